@@ -119,7 +119,7 @@ macro_rules! rsock {
             }
 
             fn check(stream: &Self::Stream) -> io::Result<()> {
-                if stream.acceleration().is_both() {
+                if stream.channels().are_accelerated() {
                     return Ok(());
                 }
                 let why = stream.fallback_reason();

@@ -81,7 +81,7 @@ fn settle(client: &mut Stream, server: &mut Stream) -> io::Result<()> {
     const ENOUGH: usize = 10_000;
     let mut word = [0];
     for _ in 0..ENOUGH {
-        if client.transports().are_accelerated() && server.transports().are_accelerated() {
+        if client.channels().are_accelerated() && server.channels().are_accelerated() {
             return Ok(());
         }
         client.write_all(&word)?;

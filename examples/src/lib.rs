@@ -118,7 +118,7 @@ impl Net for Accelerated {
     }
 
     fn bypasses_tcp(stream: &Stream) -> bool {
-        stream.acceleration().is_both()
+        stream.channels().are_accelerated()
     }
 }
 

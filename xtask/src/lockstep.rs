@@ -14,13 +14,18 @@ pub(crate) struct Lockstep {
     /// The seed of the first one; those of the others follow
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Programs of epoll calls instead
+    #[arg(long)]
+    epoll: bool,
 }
 
 pub(crate) fn run(lockstep: &Lockstep) -> Done {
-    let Lockstep { programs, seed } = lockstep;
+    let Lockstep { programs, seed, epoll } = lockstep;
+    let (test, name) =
+        if *epoll { ("epoll", "RSOCK_EPOLL_NET") } else { ("lockstep", "RSOCK_LOCKSTEP") };
     let mut command = steps::cargo();
     command.args(["test", "--profile", "checked", "--locked", "-p", "rsock-tests"]);
-    command.args(["--test", "lockstep", "--", "--nocapture", "fresh_seeds"]);
-    command.env("RSOCK_LOCKSTEP", format!("{seed}:{programs}")).env("RSOCK_TOOLS", tools::dir());
+    command.args(["--test", test, "--", "--nocapture", "fresh_seeds"]);
+    command.env(name, format!("{seed}:{programs}")).env("RSOCK_TOOLS", tools::dir());
     steps::run(&mut command)
 }

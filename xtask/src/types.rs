@@ -46,15 +46,8 @@ fn declared_type(line: &str) -> Option<&str> {
 }
 
 fn is_allowed((in_crate, name): &(String, String)) -> bool {
-    let is_pending = PENDING.contains(&in_crate.as_str());
-    is_pending
-        || ALLOWED
-            .iter()
-            .any(|(listed, names, _)| listed == in_crate && names.contains(&name.as_str()))
+    ALLOWED.iter().any(|(listed, names, _)| listed == in_crate && names.contains(&name.as_str()))
 }
-
-/// Crates whose names are still to be cleaned. It becomes empty, and then goes.
-const PENDING: &[&str] = &[];
 
 /// Crates, types that they have several of, and why.
 const ALLOWED: &[(&str, &[&str], &str)] = &[
@@ -62,11 +55,6 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
         "rsock-rdma-sys",
         &["__be16", "__be32", "__be64", "__u16", "__u32", "__u64"],
         "generated: each of the two libraries' bindings has the kernel's types",
-    ),
-    (
-        "rsock-core",
-        &["PollEntry"],
-        "`accelerate` and `rsocket` each have a `poll`, with entries of their own",
     ),
     (
         "rsock",

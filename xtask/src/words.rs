@@ -7,15 +7,12 @@ use crate::steps::{self, Done, Failure};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Checks every Rust, C and Markdown file of the repository but those below [`PENDING`].
+/// Checks every Rust, C and Markdown file of the repository.
 pub(crate) fn check() -> Done {
     let root = steps::root();
     let mut wrong = Vec::new();
     for file in files(&root)? {
         let shown = file.strip_prefix(&root).unwrap_or(&file).display().to_string();
-        if PENDING.iter().any(|place| Path::new(&shown).starts_with(place)) {
-            continue;
-        }
         let text = fs::read_to_string(&file).map_err(|e| Failure::io(&shown, &e))?;
         let is_markdown = shown.ends_with(".md");
         let prose = if is_markdown { markdown_prose(&text) } else { comments_and_strings(&text) };
@@ -189,13 +186,6 @@ const COLUMNS: usize = 100;
 
 /// What the names of checked files end in.
 const KINDS: &[&str] = &["rs", "c", "h", "md"];
-
-/// Paths whose words are still to be cleaned. It becomes empty, and then goes.
-const PENDING: &[&str] = &[
-    "crates/rsock-core/src/accelerate/mod.rs",
-    "crates/rsock-core/src/accelerate/native_peer",
-    "crates/rsock-core/src/accelerate/poll.rs",
-];
 
 const PERSON: &str = "the actor: the sender, the receiver, the peer, the caller, the program";
 const NONE: &str = "what is absent: `no process`, `no thread`, `no peer`, or the passive";

@@ -1,7 +1,7 @@
 //! A port, held by a kernel TCP socket that is bound and never listens.
 //!
 //! So ports of RDMA connections and of kernel TCP never clash, the kernel picks ephemeral ports and
-//! judges addresses, and a plain TCP client that tries such a port is refused. The socket's
+//! checks addresses, and a plain TCP client that tries such a port is refused. The socket's
 //! descriptor is also the number under which the C interface knows the socket.
 
 use crate::addr::{canonical, in_family};

@@ -1,4 +1,5 @@
-//! The locks around a fork, and descriptors that agree with memory ([`fork_gate`]).
+//! The locks around a fork, descriptors that agree with memory ([`fork_gate`]), and what a child
+//! closes.
 //!
 //! A child has one thread. A lock that another thread of its parent held at the fork stays locked
 //! in the child for ever. These are the locks that a child may need, and why they do not block it:
@@ -20,8 +21,8 @@
 
 use crate::{fork_gate, page_reclaim};
 use rsock_verbs::family;
-use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::{mem, ptr};
 
 /// The locks, held from before a fork until after it, in both processes.
 #[must_use]
@@ -46,26 +47,50 @@ fn lock(hold_memory: fn() -> family::ForkHold) -> ForkGuard {
     ForkGuard { _gate: fork_gate::hold(), _streams, _memory }
 }
 
-/// Whether something calls [`prepare`] around every fork.
+/// Whether something calls [`prepare`] and [`in_child`] around every fork.
 static IS_WATCHED: AtomicBool = AtomicBool::new(false);
 /// What [`prepare`] returned to the handlers of [`watch`].
 static HELD: AtomicPtr<ForkGuard> = AtomicPtr::new(ptr::null_mut());
+/// The function of [`close_in_children`].
+static CLOSE: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
-/// A program that calls [`prepare`] around every fork itself calls this once, before anything else
-/// of this crate.
+/// A program that calls [`prepare`] around every fork itself, and [`in_child`], calls this once,
+/// before anything else of this crate.
 pub fn note_program_prepares() {
     IS_WATCHED.store(true, Ordering::Relaxed);
 }
 
-/// Has libc take the locks around every fork from now on, unless the program calls [`prepare`]. The
-/// streams stay those of the parent alone: only the preload library hands them on.
+/// From now on a forked child closes its copies of descriptors that are the parent's alone, with
+/// `close`: every call passes the same function, which may run twice.
+pub(crate) fn close_in_children(close: fn()) {
+    CLOSE.store(close as *mut (), Ordering::Release);
+    watch();
+}
+
+/// In a forked child, after what [`prepare`] returned has been dropped: forgets the parent's other
+/// threads, and closes what is the parent's alone.
+pub fn in_child() {
+    fork_gate::forget_all();
+    let close = CLOSE.load(Ordering::Acquire);
+    if !close.is_null() {
+        // SAFETY: only `close_in_children` stores here, and only values of this very type.
+        let close: fn() = unsafe { mem::transmute::<*mut (), fn()>(close) };
+        close();
+    }
+}
+
+/// Has libc take the locks around every fork from now on, and call [`in_child`], unless the program
+/// does. The streams stay those of the parent alone: only the preload library hands them on.
 pub(crate) fn watch() {
-    // Not by a `Once`: a child that is forked meanwhile would wait for it for ever.
-    if IS_WATCHED.load(Ordering::Relaxed) || IS_WATCHED.swap(true, Ordering::Relaxed) {
+    if IS_WATCHED.load(Ordering::Acquire) {
         return;
     }
+    // Two threads at the same time register the handlers twice: only the first of two finds
+    // something to do.
     extern "C" fn before() {
-        HELD.store(Box::into_raw(Box::new(lock(family::hold))), Ordering::Relaxed);
+        if HELD.load(Ordering::Relaxed).is_null() {
+            HELD.store(Box::into_raw(Box::new(lock(family::hold))), Ordering::Relaxed);
+        }
     }
     extern "C" fn after() {
         let held = HELD.swap(ptr::null_mut(), Ordering::Relaxed);
@@ -75,7 +100,14 @@ pub(crate) fn watch() {
             drop(unsafe { Box::from_raw(held) });
         }
     }
+    extern "C" fn after_in_child() {
+        after();
+        in_child();
+    }
+    // Not by a `Once`: a child that is forked meanwhile would wait for it for ever.
     // SAFETY: three functions of the right type, which stay mapped as long as this library: it is
-    // never unloaded while it has sockets.
-    unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
+    // never unloaded while it has sockets. That of the child makes system calls and touches atomics
+    // only.
+    unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after_in_child)) };
+    IS_WATCHED.store(true, Ordering::Release);
 }

@@ -1,4 +1,4 @@
-//! What happens to the table when the process forks.
+//! The functions that libc calls around every `fork`.
 //!
 //! A stream that a child inherits goes to TCP, or stays there: whichever process continues with it
 //! then finds all bytes in one place. A stream that had not left TCP may still do so once a single
@@ -58,6 +58,7 @@ unsafe extern "C" fn in_parent() {
 
 unsafe extern "C" fn in_child() {
     release();
+    fork::in_child();
     Halt::forget_all();
     listeners::after_fork_in_child();
     signal::unlock_after_fork();

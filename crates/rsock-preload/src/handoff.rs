@@ -16,7 +16,7 @@ use libc::c_int;
 use rsock_core::accelerate::{Claim, FallbackReason, Halt, Need};
 use rsock_core::interrupt::Section;
 use rsock_verbs::raw;
-use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::io::FdFlags;
 use rustix::thread::{Timespec, nanosleep};
 
@@ -167,11 +167,13 @@ fn hand_off(
     }
     if local_use == LocalUse::InParent {
         let proxy = guard::call_core(|| handle.stream().hand_off(socket, claim))?;
-        return proxy
-            .map_or(Ok(()), |proxy| replace_descriptors(&descriptors_of(&handle), &[], proxy));
+        return proxy.map_or(Ok(()), |proxy| {
+            let result = replace_descriptors(&descriptors_of(&handle), &[], &proxy);
+            close_proxy(proxy);
+            result
+        });
     }
-    /// How often, and how far apart, an in-flight call of another thread is given the chance to
-    /// end.
+    /// How often, and how far apart, in-flight calls of other threads are given the chance to stop.
     const TRIES: u32 = 10;
     const APART: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
     for _ in 0..TRIES {
@@ -190,8 +192,12 @@ fn hand_off(
             let descriptors = descriptors_of(&handle);
             let find = || Ok(if moves_epoll { interests(&descriptors) } else { Vec::new() });
             let interests = guard::call_core(find).unwrap_or_default();
-            let result = replace_descriptors(&descriptors, &interests, proxy);
+            let result = replace_descriptors(&descriptors, &interests, &proxy);
             claimed.replaced_by_proxies();
+            if local_use == LocalUse::Continues {
+                handle.replace_for_calls(proxy.as_fd());
+            }
+            close_proxy(proxy);
             let key = handle.key();
             // Drops the stream, unless other threads are in calls, which the exec is about to end.
             let ended = guard::call_core(|| {
@@ -206,9 +212,14 @@ fn hand_off(
         drop(section);
         let _ = nanosleep(&APART);
     }
-    // Another thread is receiving from the stream, and gets what comes on the ring. But nothing may
-    // be written to the socket while the peer expects it on the ring.
+    // Calls did not stop: one that the program has left by `longjmp`, or a busy machine. If one of
+    // them receives, it gets what will come on the ring, but what lies there already would be
+    // missing to the program that gets the descriptor; and nothing may be written to the socket
+    // while the peer expects it on the ring.
     log::line(format_args!("fd {fd}: not handed off, since it is in use"));
+    if handle.stream().bytes_on_ring() != 0 {
+        return Err(libc::EAGAIN);
+    }
     let may_write = guard::call_core(|| Ok(handle.stream().leave_ring(socket, Need::Write, why)))?;
     if may_write { Ok(()) } else { Err(libc::EAGAIN) }
 }
@@ -217,7 +228,7 @@ fn hand_off(
 fn replace_descriptors(
     descriptors: &[StreamFd],
     interests: &[Interest],
-    proxy: OwnedFd,
+    proxy: &OwnedFd,
 ) -> Result<(), c_int> {
     let saved = errno::read();
     let mut result = Ok(());
@@ -233,8 +244,14 @@ fn replace_descriptors(
         }
     }
     interests.iter().for_each(|interest| _ = interest.add());
+    errno::set(saved);
+    result
+}
+
+/// Closes the proxy itself, which other descriptors name by now.
+fn close_proxy(proxy: OwnedFd) {
+    let saved = errno::read();
     // SAFETY: just given up by `into_raw_fd`.
     unsafe { rustix::io::close(proxy.into_raw_fd()) };
     errno::set(saved);
-    result
 }

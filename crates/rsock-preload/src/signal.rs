@@ -32,14 +32,48 @@ pub(crate) use cancellation::{cancel_self, send_cancellation, wrap_cancellation}
 pub(crate) use deferral::defer_in_sections;
 pub(crate) use sigpipe::raise_sigpipe;
 
-use libc::{c_int, siginfo_t};
+use libc::{c_int, c_ulong, siginfo_t};
 use rsock_verbs::raw;
 
 /// Size of the kernel's signal set, not libc's.
-const KERNEL_SIGSET: usize = 8;
+pub(crate) const KERNEL_SIGSET: usize = 8;
 
-/// The signal by which glibc cancels threads.
-const SIGCANCEL: c_int = 32;
+/// The signal by which glibc cancels threads. It uses the next one for other purposes.
+pub(crate) const SIGCANCEL: c_int = 32;
+
+/// `struct sigaction` as the kernel has it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct KernelAction {
+    pub(crate) handler: usize,
+    pub(crate) flags: c_ulong,
+    pub(crate) restorer: usize,
+    pub(crate) mask: u64,
+}
+
+impl KernelAction {
+    /// The action in libc's form. libc sets a restorer of its own.
+    pub(crate) fn to_libc(self) -> libc::sigaction {
+        // SAFETY: zeroes are a valid `sigaction`.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = self.handler;
+        #[expect(clippy::cast_possible_truncation, reason = "the kernel's flags have 32 bits")]
+        let flags = self.flags as c_int;
+        action.sa_flags = flags;
+        // SAFETY: libc's set is larger than the kernel's, and begins with it.
+        unsafe { (&raw mut action.sa_mask).cast::<u64>().write_unaligned(self.mask) };
+        action
+    }
+
+    /// `action` in the kernel's form.
+    pub(crate) fn of_libc(action: &libc::sigaction) -> Self {
+        // SAFETY: libc's set is larger than the kernel's, and begins with it.
+        let mask = unsafe { (&raw const action.sa_mask).cast::<u64>().read_unaligned() };
+        let flags = c_ulong::from(action.sa_flags.cast_unsigned());
+        let restorer = action.sa_restorer.map_or(0, |restorer| restorer as usize);
+        Self { handler: action.sa_sigaction, flags, restorer, mask }
+    }
+}
 
 /// The signals of a copy from or to memory that does not exist.
 const FAULTS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];

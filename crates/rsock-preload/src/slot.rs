@@ -61,6 +61,14 @@ impl Socket {
             Self::Udp(udp) => udp.closings(),
         }
     }
+
+    /// In a forked child, whose only thread is in no call.
+    fn forget_calls(&self) {
+        match self {
+            Self::Accelerated(stream) => stream.forget_calls(),
+            Self::Native(_) | Self::Udp(_) => self.closings().forget_calls(),
+        }
+    }
 }
 
 /// One use of one slot: what the descriptor table stores.
@@ -190,7 +198,7 @@ pub(crate) fn forget_calls() {
         slot.recv.forget_calls();
         if let Some(handle) = begin_call(Key { index, generation }, Direction::Send, NO_DESCRIPTOR)
         {
-            handle.socket().closings().forget_calls();
+            handle.socket().forget_calls();
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Whether the whole process stays on TCP, from some moment on and for good: then no socket is
-//! adopted. `process_handoff` has what is done at that moment.
+//! Whether the whole process stays on TCP for good: then no socket is adopted any more.
+//! `process_handoff` moves its streams when that begins.
 
 use rsock_core::accelerate::FallbackReason;
 use std::sync::atomic::{AtomicU8, Ordering, fence};

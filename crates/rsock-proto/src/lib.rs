@@ -13,6 +13,7 @@
 mod conn_data;
 mod ctrl;
 mod error;
+pub mod event_set;
 mod imm;
 mod iomap;
 mod keepalive;

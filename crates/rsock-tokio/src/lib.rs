@@ -13,7 +13,7 @@
 //! [`AsyncWrite`](tokio::io::AsyncWrite). A [`Stream`] begins as kernel TCP. Once both ends turn
 //! out to be such streams on one host, its bytes go through memory that the two processes share,
 //! and between hosts that trust each other over an RDMA device; with any other peer it stays TCP.
-//! [`Stream::acceleration`] shows where the bytes go, and [`Stream::fallback_reason`] why they stay
+//! [`Stream::channels`] shows where the bytes go, and [`Stream::fallback_reason`] why they stay
 //! on TCP.
 //!
 //! # Examples
@@ -48,7 +48,7 @@
 //! let mut client = Stream::connect(listener.local_addr()?).await?;
 //! let (mut server, _) = listener.accept().await?;
 //! let mut calls = 0;
-//! while !client.acceleration().is_both() && client.fallback_reason().is_none() {
+//! while !client.channels().are_accelerated() && client.fallback_reason().is_none() {
 //!     client.write_u32(calls).await?;
 //!     server.read_u32().await?;
 //!     server.write_u32(calls).await?;
@@ -118,10 +118,9 @@ pub use datagram::Datagram;
 #[cfg(feature = "hyper")]
 pub use hyper::{Connector, Io};
 pub use listener::{Incoming, Listener};
-pub use rsock_core::accelerate::FallbackReason;
-pub use rsock_core::datagram::{Received, SocketCounters};
+pub use rsock_core::accelerate::{Channel, Channels, FallbackReason};
+pub use rsock_core::datagram::{DatagramCounters, Received, SocketCounters};
 pub use stream::{
-    Acceleration, ExposedRegion, OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, Stream,
-    WriteHalf,
+    ExposedRegion, OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, Stream, WriteHalf,
 };
 pub use transport::{Accelerated, Rsockets, Transport};

@@ -15,7 +15,7 @@ use crate::waiter::Waiter;
 use crate::waiting::{Direction, Waitable, readiness, retry, retry_interrupted};
 use crate::wakers::WakerKey;
 pub use remote_memory::ExposedRegion;
-use rsock_core::accelerate::{FallbackReason, Side};
+use rsock_core::accelerate::{Channels, FallbackReason, Side};
 use rsock_core::rsocket::{AcceleratedSocket, Socket};
 use rustix::net::RecvFlags;
 pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
@@ -78,37 +78,6 @@ pub struct Stream<T: Transport = Accelerated> {
     waiter: Option<Arc<Waiter>>,
     /// False once a blocking stream has taken over the connection, and closes it.
     closes_on_drop: bool,
-}
-
-/// Which directions of a stream bypass TCP now; returned by [`Stream::acceleration`].
-///
-/// # Examples
-///
-/// ```
-/// use rsock_tokio::{Listener, Stream};
-///
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> std::io::Result<()> {
-/// let listener = Listener::bind("127.0.0.1:0").await?;
-/// let stream = Stream::connect(listener.local_addr()?).await?;
-/// assert!(!stream.acceleration().sending, "every stream begins on TCP");
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Acceleration {
-    /// What is sent next bypasses TCP.
-    pub sending: bool,
-    /// What is received next bypasses TCP.
-    pub receiving: bool,
-}
-
-impl Acceleration {
-    /// Whether both directions bypass TCP.
-    #[must_use]
-    pub fn is_both(self) -> bool {
-        self.sending && self.receiving
-    }
 }
 
 impl Builder {
@@ -210,12 +179,24 @@ impl Stream {
         Ok(socket)
     }
 
-    /// Which directions bypass TCP now.
+    /// What carries the bytes of each direction now.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rsock_tokio::{Channels, Listener, Stream};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> std::io::Result<()> {
+    /// let listener = Listener::bind("127.0.0.1:0").await?;
+    /// let stream = Stream::connect(listener.local_addr()?).await?;
+    /// assert_eq!(stream.channels(), Channels::TCP, "every stream begins on TCP");
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
-    pub fn acceleration(&self) -> Acceleration {
-        let (sending, receiving) =
-            self.transport.stream().map_or((false, false), |stream| stream.on_ring());
-        Acceleration { sending, receiving }
+    pub fn channels(&self) -> Channels {
+        self.transport.stream().map_or(Channels::TCP, |stream| stream.channels())
     }
 
     /// Why the stream stays on TCP; `None` if it need not.

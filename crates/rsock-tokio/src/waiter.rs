@@ -258,7 +258,7 @@ mod tests {
         let addr = listener.local_addr().expect("an address");
         let mut client = settings.connect(addr).await.expect("connect");
         let (mut server, _) = listener.accept().await.expect("accept");
-        while !client.acceleration().is_both() || !server.acceleration().is_both() {
+        while !client.channels().are_accelerated() || !server.channels().are_accelerated() {
             client.write_u8(1).await.expect("write");
             server.read_u8().await.expect("read");
             server.write_u8(1).await.expect("write");

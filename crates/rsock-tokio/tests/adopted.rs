@@ -4,7 +4,7 @@
 mod common;
 
 use common::{accelerated_pair, connect, in_both, settle};
-use rsock_tokio::{Builder, Listener, Stream};
+use rsock_tokio::{Builder, Channels, Listener, Stream};
 use std::future::poll_fn;
 use std::io::{IoSliceMut, Read, Write};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadBuf};
@@ -54,7 +54,7 @@ fn a_socket_that_has_been_used_works_and_stays_on_tcp() {
             b.read_exact(&mut word).await.expect("read");
             assert_eq!(word, [i; 64]);
         }
-        assert_eq!((a.acceleration(), b.acceleration()), Default::default());
+        assert_eq!((a.channels(), b.channels()), (Channels::TCP, Channels::TCP));
     });
 }
 

@@ -62,7 +62,7 @@ async fn with_peer() -> (Stream, Killed) {
     let child = child(listener.local_addr());
     let (mut stream, _) = listener.accept().await.expect("accept");
     for _ in 0..10_000 {
-        if stream.acceleration().is_both() {
+        if stream.channels().are_accelerated() {
             talk(&mut stream, 0).await;
             return (stream, child);
         }

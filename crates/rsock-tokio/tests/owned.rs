@@ -87,7 +87,7 @@ fn remote_writes_are_seen_before_the_bytes_that_announce_them() {
             a.write_all(&[1]).await.expect("write");
             b.read_exact(&mut [0]).await.expect("read");
         }
-        assert!(a.acceleration().is_both());
+        assert!(a.channels().are_accelerated());
         memory.write_at(5, &[9]);
         let mut one = [0];
         memory.read_at(5, &mut one);

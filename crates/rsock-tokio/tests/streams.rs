@@ -3,7 +3,7 @@
 mod common;
 
 use common::{accelerated_pair, connect, connect_with, in_both, pattern, waiting};
-use rsock_tokio::{Acceleration, Builder, Listener, Stream};
+use rsock_tokio::{Builder, Channels, Listener, Stream};
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -107,7 +107,7 @@ fn two_runtimes_in_two_threads_ping_and_pong() {
             stream.read_exact(&mut word).await.expect("read");
             assert_eq!(word[..], sent[..]);
         }
-        assert!(stream.acceleration().is_both(), "{:?}", stream.fallback_reason());
+        assert!(stream.channels().are_accelerated(), "{:?}", stream.fallback_reason());
     });
     server.join().expect("server");
 }
@@ -135,7 +135,7 @@ fn a_plain_tcp_peer_is_served_too() {
         let (mut reading, mut writing) = stream.into_split();
         tokio::io::copy(&mut reading, &mut writing).await.expect("copy");
         drop(writing);
-        assert_eq!(reading.as_ref().acceleration(), Acceleration::default());
+        assert_eq!(reading.as_ref().channels(), Channels::TCP);
         peer.join().expect("peer");
     });
 }
@@ -324,7 +324,7 @@ fn a_blocking_stream_continues_where_the_async_one_was() {
         b.write_all(b"not by TCP.").await.expect("write");
         let blocking = a.into_std().expect("handed over");
         blocking.socket().set_nonblocking(false).expect("blocking");
-        assert_eq!(blocking.on_ring(), (true, true));
+        assert_eq!(blocking.channels(), Channels::RING);
         let answered = tokio::task::spawn_blocking(move || {
             let mut word = [0; 11];
             (&blocking).read_exact(&mut word).expect("read");

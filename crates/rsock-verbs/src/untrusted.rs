@@ -13,7 +13,7 @@ use crate::cred::PeerCred;
 use crate::family::{ProcessId, process};
 use crate::own_fd;
 use crate::raw;
-pub use close_helper::is_flooded;
+pub use close_helper::{is_flooded, n_kept_open};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, SealFlags, open};
 use rustix::net::{AddressFamily, SocketType, sockopt};

@@ -5,7 +5,7 @@
 //! peer. When the peer uses rsock too, through this crate or through the preload library, the bytes
 //! move to a ring in shared memory (a peer on this host) or to an RDMA device (a peer on another
 //! host), and back to TCP when that is needed. The program reads and writes one stream of bytes and
-//! need not know where they travel; [`Stream::transports`] and [`Stream::fallback_reason`] tell.
+//! need not know where they travel; [`Stream::channels`] and [`Stream::fallback_reason`] tell.
 //!
 //! ```
 //! use rsock::{Listener, Stream};
@@ -72,15 +72,13 @@ pub mod rsockets;
 mod stream;
 #[cfg(feature = "tokio")]
 mod tokio_streams;
-mod transport;
 
 pub use builder::{Acceleration, Builder};
 pub use datagram::Datagram;
 pub use listener::{Incoming, Listener};
-pub use rsock_core::accelerate::{FallbackReason, Side};
-pub use rsock_core::datagram::{Received, SocketCounters};
+pub use rsock_core::accelerate::{Channel, Channels, FallbackReason, Side};
+pub use rsock_core::datagram::{DatagramCounters, Received, SocketCounters};
 pub use rsock_core::rsocket::KeepaliveSettings;
 #[cfg(feature = "tokio")]
 pub use rsock_tokio as tokio;
 pub use stream::{IntoStdError, Stream};
-pub use transport::{Transport, Transports};

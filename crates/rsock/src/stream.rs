@@ -1,8 +1,7 @@
 //! A stream to any TCP peer, as `std::net::TcpStream`, that moves to a faster path by itself.
 
 use crate::builder::{Acceleration, Builder, first};
-use crate::transport::{Transport, Transports};
-use crate::{FallbackReason, KeepaliveSettings, Side};
+use crate::{Channels, FallbackReason, KeepaliveSettings, Side};
 use rsock_core::rsocket::AcceleratedSocket;
 use rustix::net::{RecvFlags, SendFlags, sockopt};
 use std::error::Error;
@@ -36,7 +35,7 @@ use std::time::Duration;
 /// // After some round trips both directions have left TCP.
 /// let mut word = [0; 4];
 /// for _ in 0..10_000 {
-///     if client.transports().are_accelerated() && server.transports().are_accelerated() {
+///     if client.channels().are_accelerated() && server.channels().are_accelerated() {
 ///         break;
 ///     }
 ///     (&client).write_all(b"ping")?;
@@ -44,7 +43,7 @@ use std::time::Duration;
 ///     (&server).write_all(b"pong")?;
 ///     (&client).read_exact(&mut word)?;
 /// }
-/// println!("{}", client.transports());
+/// println!("{}", client.channels());
 /// # Ok(())
 /// # }
 /// ```
@@ -159,12 +158,10 @@ impl Stream {
         Ok(self.clone())
     }
 
-    /// Where the bytes of each direction travel now.
+    /// What carries the bytes of each direction now.
     #[must_use]
-    pub fn transports(&self) -> Transports {
-        let transport = |on_ring| if on_ring { Transport::Ring } else { Transport::Tcp };
-        let (send, recv) = self.socket.on_ring();
-        Transports { send: transport(send), recv: transport(recv), ..Transports::TCP }
+    pub fn channels(&self) -> Channels {
+        self.socket.channels()
     }
 
     /// Why the stream stays on TCP; `None` as long as it may leave TCP, or has left it.
@@ -448,7 +445,7 @@ impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Stream")
             .field("socket", self.socket.socket())
-            .field("transports", &self.transports())
+            .field("channels", &self.channels())
             .field("fallback_reason", &self.fallback_reason())
             .finish()
     }

@@ -6,7 +6,7 @@ mod common;
 
 use common::{ANY, on_both, on_ring, on_tcp, std_pair};
 use rsock::{
-    Acceleration, Builder, FallbackReason, KeepaliveSettings, Listener, Side, Stream, Transport,
+    Acceleration, Builder, Channel, FallbackReason, KeepaliveSettings, Listener, Side, Stream,
 };
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -227,13 +227,13 @@ fn the_first_address_that_accepts_is_used() {
 #[test]
 fn transports_and_reasons_say_where_the_bytes_travel() {
     let (a, _b) = on_tcp();
-    assert_eq!((a.transports().send, a.transports().recv), (Transport::Tcp, Transport::Tcp));
-    assert!(!a.transports().are_accelerated());
+    assert_eq!((a.channels().send, a.channels().recv), (Channel::Tcp, Channel::Tcp));
+    assert!(!a.channels().are_accelerated());
     assert_eq!(a.fallback_reason(), Some(FallbackReason::Configured));
     assert_eq!(a.fallback_reason().unwrap().to_string(), "switched off by configuration");
-    assert_eq!(a.transports().to_string(), "sends by TCP, receives by TCP");
+    assert_eq!(a.channels().to_string(), "sends by TCP, receives by TCP");
     let (a, _b) = on_ring();
-    assert_eq!((a.transports().send, a.transports().recv), (Transport::Ring, Transport::Ring));
+    assert_eq!((a.channels().send, a.channels().recv), (Channel::Ring, Channel::Ring));
     assert_eq!(a.fallback_reason(), None);
     assert!(format!("{a:?}").contains("Ring"), "{a:?}");
 }
@@ -342,7 +342,7 @@ fn a_plain_tcp_program_is_a_peer_like_any_other() {
         peer.write_all(b"a").unwrap();
         assert_eq!(stream.recv(&mut [0]).unwrap(), 1);
     }
-    assert!(!stream.transports().are_accelerated());
+    assert!(!stream.channels().are_accelerated());
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn block(number: u32) -> Vec<u8> {
 fn echo(mut stream: &Stream) -> bool {
     let mut got = vec![0; LEN];
     loop {
-        let is_on_rdma = stream.transports().are_accelerated();
+        let is_on_rdma = stream.channels().are_accelerated();
         match stream.read_exact(&mut got) {
             Err(e) if e.kind() == ErrorKind::UnexpectedEof => return is_on_rdma,
             end => end.expect("a block"),
@@ -41,7 +41,7 @@ fn ask(mut stream: &Stream) {
         stream.write_all(&sent).expect("sent");
         stream.read_exact(&mut got).expect("received");
         assert!(got == sent, "block {number} is another");
-        if stream.transports().are_accelerated() {
+        if stream.channels().are_accelerated() {
             left -= 1;
         }
         assert_eq!(stream.fallback_reason(), None);

@@ -3,7 +3,7 @@
 
 use rsock_tests::Watchdog;
 use rsock_tests::hosts::{Guest, Role};
-use rsock_tokio::{Acceleration, Listener, Stream};
+use rsock_tokio::{Channels, Listener, Stream};
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
@@ -28,11 +28,11 @@ fn run<F: Future>(f: F) -> F::Output {
 }
 
 /// Sends each block back; how the stream ended, and whether it was on RDMA both ways at the end.
-async fn echo(mut stream: Stream) -> (io::Result<()>, Acceleration) {
+async fn echo(mut stream: Stream) -> (io::Result<()>, Channels) {
     let mut got = vec![0; LEN];
-    let mut ways;
+    let mut channels;
     let end = loop {
-        ways = stream.acceleration();
+        channels = stream.channels();
         match stream.read_exact(&mut got).await {
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => break Ok(()),
             Err(e) => break Err(e),
@@ -42,7 +42,7 @@ async fn echo(mut stream: Stream) -> (io::Result<()>, Acceleration) {
             break Err(e);
         }
     };
-    (end, ways)
+    (end, channels)
 }
 
 /// Exchanges blocks until both directions have moved, and then `BLOCKS` more.
@@ -56,7 +56,7 @@ async fn ask(stream: &mut Stream) {
         stream.read_exact(&mut got).await.expect("received");
         assert!(got == sent, "block {number} is another");
         number += 1;
-        if stream.acceleration().is_both() {
+        if stream.channels().are_accelerated() {
             left -= 1;
         }
     }
@@ -72,9 +72,9 @@ fn streams_of_tasks_move_to_rdma_and_end_as_on_tcp() {
                 let listener = Listener::bind((guest.ip(), PORT)).await.expect("bind");
                 guest.meet("listening");
                 let (stream, _) = listener.accept().await.expect("a client");
-                let (end, ways) = echo(stream).await;
+                let (end, channels) = echo(stream).await;
                 end.expect("an end in good order");
-                assert!(ways.is_both(), "{ways:?}");
+                assert!(channels.are_accelerated(), "{channels:?}");
                 // A client that ends only its socket, as one that dies does: what it had not
                 // brought to this host is lost, so that is no end.
                 let (stream, _) = listener.accept().await.expect("a client");

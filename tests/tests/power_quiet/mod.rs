@@ -187,7 +187,7 @@ fn wait_beside_tcp(to: SocketAddr, tell: &Sender<(&'static str, String)>) {
     keep_alive(&task);
     spawn(tell, "a reader beside TCP", move || read.recv(&mut [0]));
     spawn(tell, "a poller beside TCP", move || {
-        let mut entries = [accelerate::PollEntry {
+        let mut entries = [accelerate::PollDescriptor {
             fd: polled.as_raw_fd(),
             stream: polled.as_ref().accelerated().map(Into::into),
             listener: None,
@@ -233,7 +233,7 @@ fn runtime() -> Runtime {
 /// Exchanges bytes until both directions are on RDMA, and says so to the other end.
 fn ask(mut stream: &rsock::Stream) {
     let mut byte = [0];
-    while !stream.transports().are_accelerated() {
+    while !stream.channels().are_accelerated() {
         stream.write_all(b"m").expect("sent");
         stream.read_exact(&mut byte).expect("received");
     }
@@ -243,7 +243,7 @@ fn ask(mut stream: &rsock::Stream) {
 
 /// The same in a task.
 async fn ask_in_task(stream: &mut rsock_tokio::Stream) -> io::Result<()> {
-    while !stream.acceleration().is_both() {
+    while !stream.channels().are_accelerated() {
         stream.write_all(b"m").await?;
         stream.read_u8().await?;
     }

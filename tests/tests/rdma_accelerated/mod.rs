@@ -134,16 +134,16 @@ async fn echo(config: &Path) {
     let (mut stream, _) = listener.accept().await.expect("the program");
     let mut block = vec![0; 32_768];
     let mut n = 0;
-    let mut ways = stream.acceleration();
+    let mut channels = stream.channels();
     loop {
         match stream.read_exact(&mut block).await {
             Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => break,
             read => drop(read.expect("a block")),
         }
         stream.write_all(&block).await.expect("sent back");
-        ways = stream.acceleration();
+        channels = stream.channels();
         n += 1;
     }
-    assert!(ways.is_both(), "{ways:?}");
+    assert!(channels.are_accelerated(), "{channels:?}");
     assert_eq!(watching.join().expect("no panic"), format!("{n} end"));
 }

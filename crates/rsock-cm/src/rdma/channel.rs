@@ -1,4 +1,4 @@
-//! Event channels: a descriptor, and the kernel's events of the identifiers on it.
+//! Event channels of rdma_cm: a descriptor, and the kernel's events of the identifiers on it.
 
 use crate::error::Error;
 use rsock_rdma_sys::cm::{Cm, rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_event_channel};

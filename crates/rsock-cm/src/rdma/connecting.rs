@@ -1,4 +1,4 @@
-//! The connecting side of a handshake.
+//! The connecting side of a handshake over rdma_cm.
 #![forbid(unsafe_code)]
 
 use super::RdmaManager;

@@ -1,4 +1,4 @@
-//! Established connections.
+//! Established connections over rdma_cm.
 #![forbid(unsafe_code)]
 
 use super::RdmaManager;

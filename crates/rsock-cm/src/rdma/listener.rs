@@ -1,4 +1,4 @@
-//! Listeners.
+//! Listeners over rdma_cm: on each device that has the address.
 
 use super::RdmaManager;
 use super::channel::{CmEvent, EventChannel};

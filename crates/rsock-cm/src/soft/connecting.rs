@@ -1,4 +1,4 @@
-//! The connecting side of a handshake.
+//! The connecting side of a handshake on the soft device.
 
 use super::SoftProgress;
 use super::connection::SoftConnection;

@@ -1,4 +1,4 @@
-//! An established connection's anchor.
+//! Established connections on the soft device, and their anchor: the Unix socket of the handshake.
 
 use super::message_socket::{MessageSocket, Received};
 use super::peer_link::Path;

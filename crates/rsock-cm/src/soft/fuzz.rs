@@ -1,4 +1,4 @@
-//! What a fuzzer calls: messages of the handshake as any process may send them.
+//! Entry points of the fuzzers: messages of the handshake as any process may send them.
 
 use super::message_socket::MessageSocket;
 use super::wire::{

@@ -1,4 +1,4 @@
-//! The listening side: many handshakes at once, none of which delays the others.
+//! The listening side on the soft device: many handshakes at once, none of which delays the others.
 
 use super::connection::SoftConnection;
 use super::message_socket::{self, MessageSocket};

@@ -1,6 +1,6 @@
 //! Messages of the soft device's connection handshake.
 //!
-//! Both ends run on one host, but may be builds of different days: every message carries a magic
+//! Both ends run on one host, but may be different versions: every message carries a magic
 //! number and a version, lengths are exact, integers little-endian. Parsing is total.
 
 use crate::addr::canonical;

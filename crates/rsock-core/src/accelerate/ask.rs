@@ -12,7 +12,7 @@ use crate::accelerate::{AcceleratedStream, FallbackReason, offsets};
 use crate::metrics::{self, Direction};
 use crate::sys;
 use rsock_proto::switch::{
-    Cause, Conditions, Fact, Fault, Look, Message, Peeked, Seen, Step, Wire,
+    Cause, Conditions, Fact, Fault, FlagConditions, Message, Observation, Peeked, Seen, Step, Wire,
 };
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
@@ -29,14 +29,14 @@ pub(super) struct Subject<'a> {
     /// The ring, if this process can use it.
     pub(super) path: Option<&'a Path>,
     /// Conditions of this call, beside those of the stream.
-    pub(super) call: Conditions,
+    pub(super) call: FlagConditions,
     /// What the socket or the ring failed with: the kernel reports it once.
     pub(super) error: Option<Errno>,
 }
 
 impl<'a> Subject<'a> {
     pub(super) fn new(fd: BorrowedFd<'a>, path: Option<&'a Path>) -> Self {
-        Self { fd, path, call: Conditions::NONE, error: None }
+        Self { fd, path, call: FlagConditions::NONE, error: None }
     }
 
     /// What the socket or the ring failed with.
@@ -44,9 +44,9 @@ impl<'a> Subject<'a> {
         self.error.take().unwrap_or(Errno::IO).into()
     }
 
-    /// The same, for a call of which `conditions` hold too.
-    pub(super) fn with(self, conditions: Conditions) -> Self {
-        Self { call: self.call.with(conditions), ..self }
+    /// The same, for a call with further `flags`.
+    pub(super) fn with(self, flags: FlagConditions) -> Self {
+        Self { call: self.call.with(flags), ..self }
     }
 }
 
@@ -70,15 +70,15 @@ pub(super) trait Switched {
     /// The conditions that the clocks and counters of this direction give.
     fn conditions(&self, path: &Path) -> Conditions;
 
-    fn said(&mut self, message: Message, is_sent: bool, seen: &mut Seen);
+    fn note_send(&mut self, message: Message, is_sent: bool, seen: &mut Seen);
 
-    /// For [`Look::KernelRead`] and [`Look::KernelWritten`].
+    /// For [`Observation::KernelRead`] and [`Observation::KernelWritten`].
     fn kernel_count(fd: BorrowedFd<'_>) -> io::Result<Option<u64>>;
 
-    /// For [`Look::LeftUnread`].
+    /// For [`Observation::LeftUnread`].
     fn is_left_unread(&self, stream: &AcceleratedStream, fd: BorrowedFd<'_>, path: &Path) -> bool;
 
-    /// For [`Look::PeerGone`].
+    /// For [`Observation::PeerGone`].
     fn is_peer_gone(&mut self, fd: BorrowedFd<'_>, path: &Path) -> bool;
 
     /// From now on the kernel alone serves this direction: calls no longer come by here.
@@ -108,15 +108,15 @@ impl Switched for Receiving {
     }
 
     fn conditions(&self, path: &Path) -> Conditions {
-        let look_due = self.is_socket_check_due();
+        let is_check_due = self.is_socket_check_due();
         let is_over = path.is_remote() && self.ended_since.is_some_and(|s| s.elapsed() >= GRACE);
         Conditions::NONE
-            .with_if(Conditions::LOOK_DUE, look_due)
-            .with_if(Conditions::GRACE_OVER, is_over)
+            .with_if(Conditions::SOCKET_CHECK_DUE, is_check_due)
+            .with_if(Conditions::END_OVERDUE, is_over)
     }
 
-    fn said(&mut self, message: Message, is_sent: bool, seen: &mut Seen) {
-        self.switch.said(message, is_sent, seen);
+    fn note_send(&mut self, message: Message, is_sent: bool, seen: &mut Seen) {
+        self.switch.note_send(message, is_sent, seen);
     }
 
     fn kernel_count(fd: BorrowedFd<'_>) -> io::Result<Option<u64>> {
@@ -165,12 +165,12 @@ impl Switched for Sending {
     fn conditions(&self, path: &Path) -> Conditions {
         let is_over = self.full_since.is_some_and(|since| since.elapsed() >= path.patience());
         Conditions::NONE
-            .with_if(Conditions::PATIENCE_OVER, is_over)
+            .with_if(Conditions::SPILL_DUE, is_over)
             .with_if(Conditions::DEVICE_SILENT, path.is_remote() && is_device_silent(self))
     }
 
-    fn said(&mut self, message: Message, is_sent: bool, seen: &mut Seen) {
-        self.switch.said(message, is_sent, seen);
+    fn note_send(&mut self, message: Message, is_sent: bool, seen: &mut Seen) {
+        self.switch.note_send(message, is_sent, seen);
         if is_sent && matches!(message, Message::Up { .. } | Message::Down) {
             let is_leaving = !self.switch.is_on_ring() && !self.switch.is_on_tcp();
             self.full_since = None;
@@ -199,16 +199,17 @@ impl AcceleratedStream {
     pub(super) fn conditions<T: Switched>(&self, at: &T, subject: &Subject<'_>) -> Conditions {
         let Some(path) = subject.path else {
             // A child of a fork cannot use what its parent has found.
-            let stream = self.dirs.conditions();
-            return subject.call.with(stream).without(Conditions::PAIRED);
+            let flags = self.dirs.conditions().with(subject.call);
+            return Conditions::from(flags).without(Conditions::PAIRED);
         };
-        let stream = self.dirs.conditions().with(at.conditions(path)).with(subject.call);
-        let may_move = at.is_on_tcp() && !stream.has(Conditions::PINNED);
+        let flags = self.dirs.conditions().with(subject.call);
+        let may_move = at.is_on_tcp() && !flags.has(FlagConditions::PINNED);
         let waiters = &self.dirs.shared.0.kernel_only_waiters;
-        stream
+        Conditions::from(flags)
+            .with(at.conditions(path))
             .with_if(Conditions::BETWEEN_HOSTS, path.is_remote())
             .with_if(Conditions::RING_FAILED, path.has_failed())
-            .with_if(Conditions::RING_CUT, path.is_disconnected())
+            .with_if(Conditions::RING_DISCONNECTED, path.is_disconnected())
             .with_if(Conditions::KERNEL_ONLY_WAITER, kernel_only_waiter::is_any(waiters, at))
             .with_if(Conditions::HALTED, may_move && is_halted())
     }
@@ -248,13 +249,13 @@ impl AcceleratedStream {
         let answer = loop {
             match query(at.switch(), seen) {
                 Step::Done(answer) => break answer,
-                Step::Look(look) => {
-                    let fact = self.look_for(look, at, subject)?;
+                Step::Observe(observation) => {
+                    let fact = self.observe(observation, at, subject)?;
                     self.note(at, seen, subject, fact);
                 }
-                Step::Say(message) => {
+                Step::Send(message) => {
                     let is_sent = subject.path.is_some_and(|path| path.send_message(message));
-                    at.said(message, is_sent, seen);
+                    at.note_send(message, is_sent, seen);
                 }
                 Step::Pin(cause) => {
                     self.pin_for(reason_of(cause));
@@ -275,51 +276,57 @@ impl AcceleratedStream {
     }
 
     #[inline]
-    fn look_for<T: Switched>(
+    fn observe<T: Switched>(
         &self,
-        look: Look,
+        observation: Observation,
         at: &mut T,
         subject: &mut Subject<'_>,
     ) -> io::Result<Fact> {
         let fd = subject.fd;
         let path = subject.path;
         let ring = |f: fn(&Path) -> u64| path.map_or(0, f);
-        Ok(match look {
-            Look::Mail => Fact::Mail(path.map(Path::messages).unwrap_or_default()),
-            Look::News => Fact::Mail(path.map(Path::poll_messages).unwrap_or_default()),
-            Look::Messages => {
+        Ok(match observation {
+            Observation::Messages => Fact::Messages(path.map(Path::messages).unwrap_or_default()),
+            Observation::PolledMessages => {
+                Fact::Messages(path.map(Path::poll_messages).unwrap_or_default())
+            }
+            Observation::AllMessages => {
                 // Counting takes the receive lock, so it waits for a thread that polls the device
                 // at the moment.
                 let _ = path.map(Path::bytes_readable);
-                Fact::Messages(path.map(Path::messages).unwrap_or_default())
+                Fact::AllMessages(path.map(Path::messages).unwrap_or_default())
             }
-            Look::RingBytes => Fact::RingBytes(ring(|path| path.bytes_readable() as u64)),
-            Look::RingEnd => {
+            Observation::RingBytes => Fact::RingBytes(ring(|path| path.bytes_readable() as u64)),
+            Observation::RingEnd => {
                 // In this order: what came before the disconnection is seen after it.
                 let _ = path.map(Path::connection_state);
                 Fact::RingEnd(path.is_some_and(Path::has_eof))
             }
-            Look::Drained => Fact::Drained(path.is_none_or(Path::is_drained)),
-            Look::Queued => Fact::Queued(queued(fd)? as u64),
-            Look::KernelRead | Look::KernelWritten => Fact::KernelCount(T::kernel_count(fd)?),
-            Look::TcpEnded => Fact::TcpEnded(has_ended(fd)),
-            Look::TcpGoesOn => Fact::TcpGoesOn(tcp_goes_on(fd)),
-            Look::TcpStops => Fact::TcpStops(must_stop(fd)),
-            Look::Peek => Fact::Peeked(match peek_one(fd) {
+            Observation::Drained => Fact::Drained(path.is_none_or(Path::is_drained)),
+            Observation::Queued => Fact::Queued(queued(fd)? as u64),
+            Observation::KernelRead | Observation::KernelWritten => {
+                Fact::KernelCount(T::kernel_count(fd)?)
+            }
+            Observation::TcpEnded => Fact::TcpEnded(has_ended(fd)),
+            Observation::TcpHasMore => Fact::TcpHasMore(tcp_goes_on(fd)),
+            Observation::TcpEndsCall => Fact::TcpEndsCall(must_stop(fd)),
+            Observation::Peek => Fact::Peeked(match peek_one(fd) {
                 Ok(0) => Peeked::End,
                 Ok(_) => Peeked::Bytes,
                 // A read passes the urgent byte, a peek does not.
-                Err(Errno::AGAIN) if sys::is_at_mark(fd) => Peeked::Mark,
+                Err(Errno::AGAIN) if sys::is_at_mark(fd) => Peeked::UrgentMark,
                 Err(Errno::AGAIN) => Peeked::Nothing,
                 Err(e) => {
                     subject.error = Some(e);
                     Peeked::Error
                 }
             }),
-            Look::LeftUnread => {
+            Observation::LeftUnread => {
                 Fact::LeftUnread(path.is_some_and(|path| at.is_left_unread(self, fd, path)))
             }
-            Look::PeerGone => Fact::PeerGone(path.is_some_and(|path| at.is_peer_gone(fd, path))),
+            Observation::PeerGone => {
+                Fact::PeerGone(path.is_some_and(|path| at.is_peer_gone(fd, path)))
+            }
         })
     }
 }

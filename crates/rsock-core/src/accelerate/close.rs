@@ -75,7 +75,7 @@ impl AcceleratedStream {
         let mut rx = self.dirs.rx.0.lock();
         let mut subject = Subject::new(fd, Some(path));
         let mut seen = self.begin(&*rx, &subject);
-        let decline = |switch: &mut Receiver, seen: &mut Seen| switch.decline_more(seen);
+        let decline = |switch: &mut Receiver, seen: &mut Seen| switch.request_leave(seen);
         let _ = self.ask(&mut *rx, &mut seen, &mut subject, decline);
     }
 
@@ -206,7 +206,7 @@ impl AcceleratedStream {
 
     /// How to end a broken connection between hosts, as far as the sending direction matters.
     pub(super) fn how_to_break(&self, tx: &Sending) -> Break {
-        let must_reset = tx.switch.breaks_by_reset(self.dirs.conditions());
+        let must_reset = tx.switch.breaks_by_reset(self.dirs.conditions().into());
         if must_reset { Break::Reset } else { Break::End }
     }
 

@@ -1,40 +1,43 @@
-//! TCP first, then a faster path: a kernel TCP socket whose stream may move to a ring in
-//! shared memory at an exact byte offset, and back.
+//! Accelerated streams: a kernel TCP socket whose stream may move to a ring, in shared memory or on
+//! an RDMA device, at an exact byte offset, and back.
 //!
 //! The preload library and the async adapter both build on [`AcceleratedStream`]. It does not own
-//! its descriptor: the program does. Every call therefore takes the descriptor it came in by (a
-//! `dup` has another number for the same stream).
+//! its descriptor: the program does. Every call therefore takes the descriptor that the program
+//! named (a `dup` has another number for the same stream).
 //!
 //! # How a direction moves
 //!
 //! Once the two ends have found each other (`discovery`), an rsockets stream on the soft device
-//! exists beside the TCP connection, unused. Each direction moves on its own, by messages in that
+//! lies beside the TCP connection, unused. Each direction moves on its own, by messages in that
 //! stream (`rsock_proto::Ext`), in order with its data:
 //!
 //! 1. The *reader* invites (`Ready`), when none of its threads sleeps where the ring cannot
-//!    wake it and its own count of bytes agrees with the kernel's.
+//!    wake it and its own count of bytes equals the kernel's.
 //! 2. The *writer* moves up (`Up`, with the offset at which TCP ends) and writes to the ring.
-//! 3. The reader takes TCP up to that offset, then the ring.
-//! 4. The writer may move down at any time, alone: `Down`, then TCP. It does so when asked
-//!    (`Leave`), when pinned, and when the ring is full and the reader idle: TCP's buffers then
-//!    take what they would have taken.
+//! 3. The reader reads TCP up to that offset, then the ring.
+//! 4. The writer may move down at any time, alone: `Down`, then TCP. It does so when the reader
+//!    asks for it (`Leave`), when the stream is pinned, and when the ring is full and the reader
+//!    idle: then TCP's buffers take as much as they would have taken without a ring.
 //!
 //! A stream that is handed to a program without rings leaves the ring first, or a relay process
 //! carries its bytes (`handoff`).
 //!
 //! Between hosts the stream lies on an RDMA device (`discovery::remote`, `path`). Then TCP may be
-//! faster than the ring, so a writer waits after `Down` until the device has brought it; and what
-//! was sent may be lost, so the end of TCP counts only with an end on the ring.
+//! faster than the ring, so a writer waits after `Down` until the peer's device has received it;
+//! and sent bytes may be lost, so the end of TCP counts only with an end on the ring.
 //!
-//! A peer that speaks rsockets alone has no TCP to go back to. The stream on the device is all
-//! there is then, a [`NativeStream`], and nothing of the above applies. [`StreamRef`] is a stream
-//! of either kind.
+//! A peer that speaks rsockets alone has no TCP to go back to. The stream on the device is a
+//! [`NativeStream`] then, and nothing of the above applies. [`StreamRef`] is a stream of either
+//! kind.
 //!
-//! A reader that has invited and not yet seen `Up` reads TCP only as far as the kernel's queue
-//! reached *before* it looked for `Up`: bytes written after a later `Down` cannot be among them.
+//! A reader that has invited, and to which no `Up` has come yet, reads no more of TCP than was in
+//! the kernel's queue *before* it checked for `Up`: bytes written after a later `Down` cannot be
+//! among them.
 
 mod ask;
 mod async_wait;
+mod call_stops;
+mod channels;
 mod close;
 mod counters;
 mod discovery;
@@ -61,15 +64,17 @@ mod stream_ref;
 mod tcp_socket;
 #[cfg(test)]
 mod tests;
+mod time_limit;
 mod verify;
 
 pub use crate::metrics::FallbackReason;
 pub use async_wait::Mark;
+pub use channels::{Channel, Channels};
 pub use halt::Halt;
 pub use handoff::{Claim, Need};
 pub use iomap::AcceleratedRegion;
 pub use native_peer::{NativeListener, NativeStream};
-pub use poll::{PollEntry, poll};
+pub use poll::{PollDescriptor, poll};
 pub use stream_ref::StreamRef;
 
 use crate::closing::Closings;
@@ -77,6 +82,7 @@ use crate::interrupt::Section;
 use crate::metrics;
 use crate::sys;
 use ask::Subject;
+use call_stops::CallStops;
 use counters::Waited;
 use discovery::local::Search;
 use discovery::schedule::FIRST_SEARCH_CALL;
@@ -93,57 +99,60 @@ use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 use tcp_socket::queued;
 
-/// One accelerated-or-not TCP connection.
+/// A TCP connection that may be accelerated.
 ///
-/// Safe to share between threads; sending and receiving do not disturb each other.
+/// Threads may share it; sending and receiving do not block each other.
 #[derive(Debug)]
 pub struct AcceleratedStream {
     dirs: FamilyBox<Directions>,
     /// The search for the peer. Private to the process: a forked child does not search.
     search: Mutex<Search>,
     path: PathCell,
-    /// Which end of the connection it is, for a peer on another host.
+    /// Which end of the connection this is, for a peer on another host.
     side: Option<Side>,
     tuple: OnceLock<Option<FourTuple>>,
     search_began: OnceLock<std::time::Instant>,
-    /// Inode of the socket, from the first look on: a short connection does not ask for it.
+    /// Inode of the socket, once discovery has begun: a short connection does not ask for it.
     inode: OnceLock<u64>,
     stat: OnceLock<metrics::StreamSlot>,
     epoll_proxy: ProxySlot,
     /// For calls in progress whose descriptor the program closes.
     closings: Closings,
-    /// Buffers that the peer may open to us at once.
+    /// For calls in progress when the stream is handed off.
+    call_stops: CallStops,
+    /// Number of buffers that the peer may expose to this end at once.
     iomap_slots: u16,
 }
 
 /// Which end of a connection this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The one that called `connect`.
+    /// The end that called `connect`.
     Connected,
-    /// The one that came out of `accept`.
+    /// The end that `accept` returned.
     Accepted,
 }
 
 /// How long a full ring may stay without progress before a writer moves to TCP.
 const PATIENCE: Duration = Duration::from_millis(5);
-/// The same between hosts, where news of progress take longer.
+/// The same between hosts, where signs of progress take longer to arrive.
 const REMOTE_PATIENCE: Duration = Duration::from_millis(20);
 /// How long the cheapest sleep may last before descriptors are watched too.
 const PARK: Duration = Duration::from_millis(5);
 
 impl AcceleratedStream {
     /// Wraps a connected TCP socket through which no byte has passed yet. `None` if it can never be
-    /// accelerated (switched off, no memory): then the caller forgets about it. With a peer on
-    /// another host the two sides do different things; without a side the connection stays on TCP
-    /// then.
+    /// accelerated (switched off, no memory): then the caller leaves it to the kernel. With a peer
+    /// on another host the two sides do different things; if `side` is `None`, such a connection
+    /// stays on TCP.
     #[must_use]
     pub fn adopt(fd: BorrowedFd<'_>, side: Option<Side>) -> Option<Self> {
         Self::adopt_with(fd, side, 0)
     }
 
-    /// As [`Self::adopt`], with room for that many buffers that the peer may [expose](Self::expose)
-    /// to us. The wire knows 0 to 128, then multiples of 256 up to 32512: others are rounded down.
+    /// As [`Self::adopt`], with room for `iomap_slots` buffers that the peer may
+    /// [expose](Self::expose) to this end. The wire knows 0 to 128, then multiples of 256 up to
+    /// 32512: others are rounded down.
     #[must_use]
     pub fn adopt_with(_fd: BorrowedFd<'_>, side: Option<Side>, iomap_slots: u16) -> Option<Self> {
         if !crate::config::environment::is_enabled() {
@@ -160,6 +169,7 @@ impl AcceleratedStream {
             stat: OnceLock::new(),
             epoll_proxy: ProxySlot::default(),
             closings: Closings::new(),
+            call_stops: CallStops::default(),
             iomap_slots: iomap_size_from_wire(iomap_size_to_wire(iomap_slots.into())),
         })
     }
@@ -180,20 +190,20 @@ impl AcceleratedStream {
         }
     }
 
-    /// Whether so many bytes can be read that the program wants to be woken (`SO_RCVLOWAT`). Only a
-    /// pinned stream may have a mark of more than a byte. Moves nothing.
+    /// Whether as many bytes can be read as the program waits for (`SO_RCVLOWAT`). Only a pinned
+    /// stream may have a mark of more than one byte. Moves nothing.
     fn reaches_low_water(&self, rx: &mut Receiving, subject: &mut Subject<'_>) -> bool {
         let low = sys::low_water(subject.fd).unwrap_or(1);
         if low <= 1 {
             return true;
         }
         let mut seen = self.begin(rx, subject);
-        let Ok(ahead) = self.ask(rx, &mut seen, subject, |switch, seen| switch.look_ahead(seen))
+        let Ok(ahead) = self.ask(rx, &mut seen, subject, |switch, seen| switch.peek_order(seen))
         else {
             return true;
         };
         let queued = queued(subject.fd).unwrap_or(0) as u64;
-        let behind = if ahead.has_tcp_behind { queued.max(ahead.on_tcp) } else { ahead.on_tcp };
+        let behind = if ahead.tcp_follows { queued.max(ahead.on_tcp) } else { ahead.on_tcp };
         let readable = if queued < ahead.on_tcp { queued } else { behind + ahead.on_ring };
         readable >= low as u64
     }
@@ -214,15 +224,21 @@ impl AcceleratedStream {
         offsets::queued(fd)
     }
 
-    /// Whether the kernel alone knows this stream's readiness, now and for ever. Then `poll` and
-    /// friends may go straight to the kernel.
+    /// Whether the kernel alone knows this stream's readiness from now on. Then `poll` and the like
+    /// may go straight to the kernel.
     #[must_use]
     pub fn is_plain(&self) -> bool {
-        self.dirs.has_all(FLAG_RX_PLAIN | FLAG_TX_PLAIN)
+        self.dirs.has_all(FLAG_RX_PLAIN | FLAG_TX_PLAIN) || self.call_stops.is_replaced()
     }
 
-    /// Leaves the fast path for good: what is written from now on goes to TCP. Needs no answer of
-    /// the peer and never blocks.
+    /// Bytes on the ring that no call has received.
+    #[must_use]
+    pub fn bytes_on_ring(&self) -> usize {
+        self.path().map_or(0, Path::bytes_readable)
+    }
+
+    /// Leaves the fast path for good: later writes go to TCP. Needs no answer of the peer and never
+    /// blocks.
     pub fn pin(&self, fd: BorrowedFd<'_>, reason: FallbackReason) {
         let _section = Section::enter();
         self.open_metrics(fd);
@@ -242,7 +258,7 @@ impl AcceleratedStream {
         }
     }
 
-    /// The path, if it is of use to this process.
+    /// The path, if this process can use it.
     #[inline]
     fn path(&self) -> Option<&Path> {
         self.path.get().map(|path| &**path).filter(|path| !path.is_inherited())
@@ -255,52 +271,46 @@ impl AcceleratedStream {
     }
 
     /// Whether `fd` is the socket that this stream began with, and not a successor of its number.
-    /// `None`: that is not known, and makes no difference, because nothing has left TCP and the
-    /// peer has not been looked for.
+    /// `None`: that is not known, and makes no difference, because no byte has left TCP and
+    /// discovery has not begun.
     #[must_use]
     pub fn is_same_socket(&self, fd: BorrowedFd<'_>) -> Option<bool> {
         self.inode.get().map(|known| inode_of(fd) == *known)
     }
 
-    /// What calls on this socket need that came by a descriptor which may be closed under them.
+    /// What calls on this socket need if their descriptor may be closed while they run.
     #[inline]
     #[must_use]
     pub fn closings(&self) -> &Closings {
         &self.closings
     }
 
-    /// To be called before `fd`, which names this socket, is closed while other calls on it may be
-    /// in progress, as many as `others` says. They go on with the socket, whatever becomes of the
-    /// number. `None` if the number is another file's already.
-    pub fn keep_for_calls(&self, fd: Option<BorrowedFd<'_>>, others: impl Fn() -> u64) {
-        if others() == 0 {
-            return;
-        }
-        let wake = || {
-            if let Some(path) = self.path() {
-                path.wake_waiters();
-            }
-        };
-        self.closings.keep(fd, wake, others);
-        // A call that was too slow to answer makes its system calls under a lock, and looks the
-        // descriptor up there: none is between the two from here on.
+    /// Waits for every call that holds the lock of a direction.
+    fn await_locked_calls(&self) {
         drop(self.dirs.tx.0.lock());
         drop(self.dirs.rx.0.lock());
     }
 
-    /// Whether sending and receiving use the ring now.
+    /// The channel of each direction now.
     #[must_use]
-    pub fn on_ring(&self) -> (bool, bool) {
-        let tx = self.dirs.tx.0.lock().switch.is_on_ring();
-        let rx = self.dirs.rx.0.lock().switch.is_on_ring();
-        (tx, rx)
+    pub fn channels(&self) -> Channels {
+        let channel = |is_on_ring| if is_on_ring { Channel::Ring } else { Channel::Tcp };
+        let send = channel(self.dirs.tx.0.lock().switch.is_on_ring());
+        let recv = channel(self.dirs.rx.0.lock().switch.is_on_ring());
+        Channels { send, recv }
     }
 
     fn has(&self, flag: u32) -> bool {
         self.dirs.has(flag)
     }
 
-    /// Pins, and says why where operators look.
+    /// Whether the kernel alone serves the direction whose flag is `plain`, in this process.
+    #[inline]
+    fn is_served_by_kernel(&self, plain: u32) -> bool {
+        self.has(plain) || self.call_stops.is_replaced()
+    }
+
+    /// Pins the stream, and publishes the reason in the metrics.
     fn pin_for(&self, reason: FallbackReason) {
         self.dirs.pin(reason);
         if let Some(stat) = self.stat.get() {

@@ -19,7 +19,7 @@ use crate::interrupt::Watch;
 use crate::metrics;
 use rsock_cm::manager::{Connected, Status};
 use rsock_cm::rdma::RdmaConnection as Connection;
-use rsock_proto::switch::{Heard, Message};
+use rsock_proto::switch::{Message, ReceivedMessages};
 use rsock_proto::{Ext, Keepalive};
 use rsock_verbs::family::{ProcessId, process};
 use rsock_verbs::rdma::{Rdma, RdmaBell, RdmaContext};
@@ -101,9 +101,9 @@ impl RdmaPath {
 #[derive(Debug, Default)]
 pub(super) struct PathCell(OnceLock<Box<Path>>);
 
-impl PathCell {
-    pub(super) fn new(path: Path) -> Self {
-        Self(OnceLock::from(Box::new(path)))
+impl From<RdmaPath> for PathCell {
+    fn from(path: RdmaPath) -> Self {
+        Self(OnceLock::from(Box::new(Path::Rdma(path))))
     }
 }
 
@@ -323,13 +323,13 @@ impl Path {
 
     /// Messages of the switch that have arrived: see [`QpStream::poll_messages`].
     #[inline]
-    pub(super) fn poll_messages(&self) -> Heard {
+    pub(super) fn poll_messages(&self) -> ReceivedMessages {
         on!(self, stream => stream.poll_messages())
     }
 
     /// Messages of the switch that have been taken from the device.
     #[inline]
-    pub(super) fn messages(&self) -> Heard {
+    pub(super) fn messages(&self) -> ReceivedMessages {
         on!(self, stream => stream.messages())
     }
 

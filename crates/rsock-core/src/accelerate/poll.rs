@@ -1,9 +1,9 @@
-//! `ppoll(2)` over streams and ordinary descriptors alike.
+//! `ppoll(2)` over streams, native listeners, datagram sockets and ordinary descriptors.
 //!
-//! The kernel answers for ordinary descriptors, for directions on TCP, and for the end of every
-//! connection; the ring answers for itself. One round asks both; if neither has anything, the
-//! thread spins a little on the rings, then arms its doorbell on each and sleeps in the kernel's
-//! `ppoll` with the doorbell among the descriptors.
+//! The kernel knows the readiness of ordinary descriptors, of directions on TCP, and the end of
+//! every connection; the ring knows its own readiness. One round asks both. If neither has an
+//! event, the thread spins a little on the rings, then arms its doorbell on each and sleeps in the
+//! kernel's `ppoll` with the doorbell among the descriptors.
 //!
 //! A call on a few descriptors allocates nothing: `poll(2)` is safe in signal handlers.
 
@@ -27,9 +27,9 @@ use std::cell::Cell;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// One entry of [`poll`].
+/// One entry of [`poll`]: a descriptor of the program, and what lies beside it.
 #[derive(Debug)]
-pub struct PollEntry<'a> {
+pub struct PollDescriptor<'a> {
     /// The descriptor as the program named it; negative ones are skipped, as by `poll(2)`.
     pub fd: i32,
     /// The stream whose descriptor it is.
@@ -38,7 +38,7 @@ pub struct PollEntry<'a> {
     pub listener: Option<&'a NativeListener>,
     /// The datagram socket whose descriptor it is.
     pub udp: Option<&'a AcceleratedUdp>,
-    /// Keeps to the socket of `stream` or `udp` if another thread closes `fd` meanwhile.
+    /// Keeps the socket of `stream` or `udp` if another thread closes `fd` meanwhile.
     pub call: Option<Call<'a>>,
     /// Events asked for.
     pub events: PollFlags,
@@ -46,9 +46,9 @@ pub struct PollEntry<'a> {
     pub revents: PollFlags,
 }
 
-impl PollEntry<'_> {
-    /// What to ask the kernel about: negative for an entry that is skipped, and a number that no
-    /// descriptor has if the socket could not be kept.
+impl PollDescriptor<'_> {
+    /// The descriptor for the kernel's `ppoll`: negative for an entry that is skipped, and a number
+    /// that no descriptor has if the socket could not be kept.
     fn number(&self) -> RawFd {
         match &self.call {
             Some(call) if self.fd >= 0 => call.fd().map_or(RawFd::MAX, |fd| fd.as_raw_fd()),
@@ -56,7 +56,8 @@ impl PollEntry<'_> {
         }
     }
 
-    /// Whether no ring ends a sleep on it when its descriptor is closed.
+    /// Whether a close of its descriptor has to wake a sleeper by [`notice`], because it has no
+    /// ring that could.
     fn needs_notice(&self) -> bool {
         self.call.is_some() && self.stream.is_none_or(|stream| stream.path().is_none())
     }
@@ -64,8 +65,8 @@ impl PollEntry<'_> {
 
 /// Calls with up to this many entries allocate nothing.
 const FEW: usize = 16;
-/// Places for further descriptors, whatever the entries: the doorbells, and the notice of closings.
-const OURS: usize = Bells::MOST + 1;
+/// Number of further descriptors of each call: the doorbells, and the notice of closings.
+const N_ADDED: usize = Bells::MOST + 1;
 /// More rings than this are not worth spinning on.
 const MOST_SPUN: usize = 8;
 const NO_FD: libc::pollfd = libc::pollfd { fd: -1, events: 0, revents: 0 };
@@ -113,7 +114,7 @@ impl AcceleratedStream {
         let mut seen = self.begin(&*rx, &subject);
         let asked = self.ask(&mut *rx, &mut seen, &mut subject, Receiver::poll_input);
         let Ok(input) = asked else {
-            // The kernel says what is wrong with the descriptor.
+            // The kernel's `ppoll` reports the error of the descriptor.
             state.kernel |= events & INPUT;
             return;
         };
@@ -135,8 +136,8 @@ impl AcceleratedStream {
                     state.kernel_only = Some(KernelOnlyWaiter::new(waiters, &*rx));
                 }
             }
-            (RingInput::News, Some(path)) => state.ring = Some((path, mark)),
-            (RingInput::Behind | RingInput::Input, Some(path)) => {
+            (RingInput::WakeOnly, Some(path)) => state.ring = Some((path, mark)),
+            (RingInput::AfterTcp | RingInput::Input, Some(path)) => {
                 state.ring = Some((path, mark));
                 let has_end = input.ring == RingInput::Input && path.has_eof();
                 let is_enough = |rx: &mut Receiving, subject: &mut Subject<'_>| {
@@ -176,24 +177,24 @@ impl AcceleratedStream {
                     self.note(&*tx, &mut seen, &subject, Fact::RingFull);
                     continue;
                 }
-                (Ok(Output::News), Some(path)) => {
+                (Ok(Output::WaitForRing), Some(path)) => {
                     state.ring = Some((path, mark));
                     state.impatient = true;
                 }
-                (Ok(Output::Ring | Output::News), None) => state.ready |= events & OUTPUT,
+                (Ok(Output::Ring | Output::WaitForRing), None) => state.ready |= events & OUTPUT,
             }
             return;
         }
     }
 }
 
-/// As `ppoll(2)` over streams and ordinary descriptors alike: `None` as the timeout waits without
-/// end; `sigmask` is applied while sleeping. Returns the number of entries with events.
+/// As `ppoll(2)`: without a timeout it waits without end; `sigmask` is applied while it sleeps.
+/// Returns the number of entries with events.
 ///
 /// # Errors
 /// As `ppoll(2)`.
 pub fn poll(
-    entries: &mut [PollEntry<'_>],
+    entries: &mut [PollDescriptor<'_>],
     timeout: Option<Duration>,
     sigmask: Option<&libc::sigset_t>,
 ) -> io::Result<usize> {
@@ -205,12 +206,12 @@ pub fn poll(
     };
     if n <= FEW {
         let mut states = [const { None }; FEW];
-        let mut fds = [NO_FD; 2 * FEW + OURS];
-        run(entries, &mut states[..n], &mut fds[..2 * n + OURS], &limits)
+        let mut fds = [NO_FD; 2 * FEW + N_ADDED];
+        run(entries, &mut states[..n], &mut fds[..2 * n + N_ADDED], &limits)
     } else {
         let mut states = Vec::new();
         states.resize_with(n, || None);
-        let mut fds = vec![NO_FD; 2 * n + OURS];
+        let mut fds = vec![NO_FD; 2 * n + N_ADDED];
         run(entries, &mut states, &mut fds, &limits)
     }
 }
@@ -222,10 +223,10 @@ struct Limits<'a> {
     watch: Watch,
 }
 
-/// `states` has a place for each entry; `fds` too, then [`OURS`], and another for each entry's
-/// search.
+/// `states` has one element for each entry; `fds` has one for each entry, then [`N_ADDED`], then
+/// one for each entry's discovery.
 fn run<'a>(
-    entries: &mut [PollEntry<'a>],
+    entries: &mut [PollDescriptor<'a>],
     states: &mut [Option<State<'a>>],
     fds: &mut [libc::pollfd],
     limits: &Limits<'_>,
@@ -233,14 +234,16 @@ fn run<'a>(
     let n = entries.len();
     let mut first = true;
     loop {
-        let seen = look(entries, states);
+        stop_for_handoffs(entries, states);
+        let round = ask_rings(entries, states);
         let left = sys::time_left(limits.deadline);
-        // What there is comes before an interruption, or frequent signals would starve the caller.
+        // Events come before an interruption, or frequent signals would starve the caller.
         let fired = limits.watch.has_fired();
         let at_once = fired || left == Some(Duration::ZERO);
-        // A ring that has changed without a result hides nothing that the kernel has meanwhile.
-        if seen.is_ready || at_once || seen.kernel_first || !first {
-            let skip_ends = seen.is_ready && !at_once && n > FEW && !is_turn_of_the_ends();
+        // After the first round the kernel is asked in any case: a ring may change again and again
+        // without an event for the program, while the kernel has one.
+        if round.is_ready || at_once || round.kernel_first || !first {
+            let skip_ends = round.is_ready && !at_once && n > FEW && !is_end_check_due();
             let asked = ask_kernel(entries, states, &mut fds[..n], skip_ends, !fired);
             if asked != 0 {
                 sys::ppoll(&mut fds[..n], Some(Duration::ZERO), None)?;
@@ -269,61 +272,73 @@ fn run<'a>(
     }
 }
 
-/// Whether it is time to look after the ends of many idle connections although there is something
-/// else: once per tick. A program that always finds something learns of an end that late.
-fn is_turn_of_the_ends() -> bool {
+/// Whether it is time to ask the kernel for the ends of many idle connections although there are
+/// other events: once per tick. A program that always has events learns of an end that late.
+fn is_end_check_due() -> bool {
     thread_local! {
-        static LOOKED_AT: Cell<u32> = const { Cell::new(0) };
+        static CHECKED_AT: Cell<u32> = const { Cell::new(0) };
     }
     let now = sys::tick();
-    LOOKED_AT.with(|at| at.replace(now) != now)
+    CHECKED_AT.with(|at| at.replace(now) != now)
 }
 
-/// What a round over all entries found.
+/// Stops while a stream of the entries is handed off.
+fn stop_for_handoffs<'a>(entries: &[PollDescriptor<'a>], states: &mut [Option<State<'a>>]) {
+    for stream in entries.iter().filter_map(|entry| entry.stream) {
+        if stream.is_asked_to_stop() {
+            states.fill_with(|| None);
+            stream.stop();
+        }
+    }
+}
+
+/// The result of a round over all entries.
 #[derive(Default)]
-struct Seen {
-    /// One of them has something.
+struct Round {
+    /// An entry has an event.
     is_ready: bool,
-    /// An entry that only the kernel knows might be ready already.
+    /// An entry whose readiness only the kernel knows might be ready already.
     kernel_first: bool,
 }
 
-fn look<'a>(entries: &[PollEntry<'a>], states: &mut [Option<State<'a>>]) -> Seen {
-    // Before any new look: this thread is no kernel-only waiter now.
+/// Asks the rings and queues of all entries.
+fn ask_rings<'a>(entries: &[PollDescriptor<'a>], states: &mut [Option<State<'a>>]) -> Round {
+    // First: this thread no longer counts as a kernel-only waiter.
     states.fill_with(|| None);
-    let mut seen = Seen::default();
+    let mut round = Round::default();
     for (e, state) in entries.iter().zip(states) {
         if let Some(listener) = e.listener.filter(|_| e.fd >= 0) {
             let found = State::of_listener(listener, e.events);
-            seen.is_ready |= !found.ready.is_empty();
-            seen.kernel_first = true;
+            round.is_ready |= !found.ready.is_empty();
+            round.kernel_first = true;
             *state = Some(found);
             continue;
         }
         if let Some(udp) = e.udp.filter(|_| e.fd >= 0) {
             let found = State::of_udp(udp, e.events);
-            seen.is_ready |= !found.ready.is_empty();
-            seen.kernel_first |= found.kernel_first();
+            round.is_ready |= !found.ready.is_empty();
+            round.kernel_first |= found.kernel_first();
             *state = Some(found);
             continue;
         }
         let Some(stream) = e.stream.filter(|s| e.fd >= 0 && !s.is_plain()) else {
-            seen.kernel_first |= e.fd >= 0;
+            round.kernel_first |= e.fd >= 0;
             continue;
         };
         // SAFETY: the program keeps the descriptor open during its own call, or `call` does.
         let fd = unsafe { BorrowedFd::borrow_raw(e.number()) };
         let found = stream.poll_state(fd, e.events);
-        seen.is_ready |= !found.ready.is_empty();
-        seen.kernel_first |= found.kernel_first();
+        round.is_ready |= !found.ready.is_empty();
+        round.kernel_first |= found.kernel_first();
         *state = Some(found);
     }
-    seen
+    round
 }
 
-/// Fills in what to ask the kernel: the entries in their order. Returns how many it is asked about.
+/// Fills in the descriptors for the kernel, in the order of the entries. Returns how many it is
+/// asked about.
 fn ask_kernel(
-    entries: &[PollEntry<'_>],
+    entries: &[PollDescriptor<'_>],
     states: &[Option<State<'_>>],
     fds: &mut [libc::pollfd],
     skip_ends: bool,
@@ -342,9 +357,9 @@ fn ask_kernel(
     asked
 }
 
-/// Joins both answers; how many entries have events.
+/// Joins the events of the rings and of the kernel. Returns how many entries have events.
 fn collect(
-    entries: &mut [PollEntry<'_>],
+    entries: &mut [PollDescriptor<'_>],
     states: &[Option<State<'_>>],
     fds: &[libc::pollfd],
 ) -> usize {
@@ -379,7 +394,7 @@ fn spin(states: &[Option<State<'_>>]) -> bool {
 }
 
 /// Counts a wait for each ring that it concerned: the one that ended a spin, or all.
-fn count_waits(entries: &[PollEntry<'_>], states: &[Option<State<'_>>], waited: Waited) {
+fn count_waits(entries: &[PollDescriptor<'_>], states: &[Option<State<'_>>], waited: Waited) {
     for (entry, state) in entries.iter().zip(states) {
         let ring = state.as_ref().and_then(|s| s.ring.as_ref());
         let (Some(stream), Some((path, mark))) = (entry.stream, ring) else { continue };
@@ -392,14 +407,14 @@ fn count_waits(entries: &[PollEntry<'_>], states: &[Option<State<'_>>], waited: 
 
 #[derive(PartialEq, Eq)]
 enum Slept {
-    /// The kernel's answer is in the descriptors.
+    /// The kernel's `ppoll` has returned, and filled in the descriptors.
     Events,
     /// A ring changed before the thread slept.
     Changed,
 }
 
 fn sleep<'a>(
-    entries: &[PollEntry<'a>],
+    entries: &[PollDescriptor<'a>],
     states: &[Option<State<'a>>],
     fds: &mut [libc::pollfd],
     left: Option<Duration>,
@@ -420,12 +435,12 @@ fn sleep<'a>(
     })
 }
 
-/// `armed` has a place for each entry. Where there is no doorbell for a ring, it sleeps for
-/// moments.
+/// `armed` has one element for each entry. Without a doorbell for a ring, it sleeps for a short
+/// time.
 fn sleep_armed<'a>(
     bells: Bells<'a>,
     armed: &mut [Option<Arming<'a>>],
-    entries: &[PollEntry<'_>],
+    entries: &[PollDescriptor<'_>],
     states: &'a [Option<State<'_>>],
     fds: &mut [libc::pollfd],
     left: Option<Duration>,
@@ -457,9 +472,9 @@ fn sleep_armed<'a>(
         }
     }
     let n = entries.len();
-    let mut end = n + OURS;
+    let mut end = n + N_ADDED;
     fds[n..n + Bells::MOST].copy_from_slice(&bells.entries());
-    let is_noticed = entries.iter().any(PollEntry::needs_notice);
+    let is_noticed = entries.iter().any(PollDescriptor::needs_notice);
     fds[end - 1] = if is_noticed { notice::entry() } else { NO_FD };
     for entry in entries {
         let listener = entry.listener.filter(|_| entry.fd >= 0 && entry.events.intersects(INPUT));
@@ -473,25 +488,26 @@ fn sleep_armed<'a>(
     }
     let mut slept = sys::sleep(&mut fds[..end], bound, limits.sigmask, limits.watch);
     if slept.as_ref().is_err_and(is_too_many) {
-        // With what was added, more entries than the process may have descriptors. The caller's
-        // alone may do.
+        // With those that were added, there are more entries than the process may have
+        // descriptors. The caller's entries alone may be few enough.
         let moment = bound.map_or(WITHOUT_BELL, |bound| bound.min(WITHOUT_BELL));
         fds[n..].fill(NO_FD);
         slept = sys::sleep(&mut fds[..n], Some(moment), limits.sigmask, limits.watch);
     }
     armed.fill_with(|| None);
     bells.drain(&fds[n..n + Bells::MOST]);
-    for search in fds[n + OURS..end].iter().filter(|f| f.revents != 0) {
-        let asked =
-            |e: &&PollEntry<'_>| e.udp.and_then(AcceleratedUdp::listener_fd) == Some(search.fd);
+    for search in fds[n + N_ADDED..end].iter().filter(|f| f.revents != 0) {
+        let asked = |e: &&PollDescriptor<'_>| {
+            e.udp.and_then(AcceleratedUdp::listener_fd) == Some(search.fd)
+        };
         if let Some((entry, udp)) = entries.iter().find(asked).and_then(|e| Some((e, e.udp?))) {
             // SAFETY: the program keeps the descriptor open during its own call, or `call` does.
             udp.on_listener_ready(unsafe { BorrowedFd::borrow_raw(entry.number()) });
             continue;
         }
-        // The next look serves a native listener.
+        // The next round serves a native listener.
         let searching =
-            |e: &&PollEntry<'_>| e.stream.and_then(StreamRef::auxiliary_fd) == Some(search.fd);
+            |e: &&PollDescriptor<'_>| e.stream.and_then(StreamRef::auxiliary_fd) == Some(search.fd);
         let found = entries.iter().find(searching).and_then(|e| Some((e, e.stream?)));
         if let Some((entry, stream)) = found {
             // SAFETY: the program keeps the descriptor open during its own call, or `call` does.

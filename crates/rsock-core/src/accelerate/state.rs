@@ -2,7 +2,7 @@
 
 use crate::accelerate::FallbackReason;
 use crate::accelerate::holders::Holders;
-use rsock_proto::switch::{Conditions, Receiver, Sender};
+use rsock_proto::switch::{FlagConditions, Receiver, Sender};
 use rsock_verbs::family::{FamilySafe, Lock};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::time::Instant;
@@ -149,16 +149,16 @@ impl Directions {
     }
 
     /// The conditions of the switch that the flags mean.
-    pub(super) fn conditions(&self) -> Conditions {
-        const MEANING: [(u32, Conditions); 5] = [
-            (FLAG_HAS_PATH, Conditions::PAIRED),
-            (FLAG_PINNED, Conditions::PINNED),
-            (FLAG_TX_SHUT, Conditions::SENDING_ENDED),
-            (FLAG_RX_SHUT, Conditions::RECEIVING_ENDED),
-            (FLAG_BROKEN, Conditions::BROKEN),
+    pub(super) fn conditions(&self) -> FlagConditions {
+        const MEANING: [(u32, FlagConditions); 5] = [
+            (FLAG_HAS_PATH, FlagConditions::PAIRED),
+            (FLAG_PINNED, FlagConditions::PINNED),
+            (FLAG_TX_SHUT, FlagConditions::SENDING_ENDED),
+            (FLAG_RX_SHUT, FlagConditions::RECEIVING_ENDED),
+            (FLAG_BROKEN, FlagConditions::BROKEN),
         ];
         let bits = self.shared.0.bits.0.load(Ordering::Acquire);
-        let mut conditions = Conditions::NONE;
+        let mut conditions = FlagConditions::NONE;
         for (flag, condition) in MEANING {
             conditions = conditions.with_if(condition, bits & flag != 0);
         }

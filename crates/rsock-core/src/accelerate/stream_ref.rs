@@ -6,7 +6,7 @@ use crate::accelerate::counters::Waited;
 use crate::accelerate::path::Path;
 use crate::accelerate::poll_state::State;
 use crate::accelerate::{AcceleratedStream, Claim, FallbackReason, NativeStream, Need};
-use crate::closing::Descriptor;
+use crate::closing::{Closings, Descriptor};
 use crate::metrics::Direction;
 use rustix::event::PollFlags;
 use rustix::fd::{BorrowedFd, OwnedFd, RawFd};
@@ -72,6 +72,53 @@ impl<'a> StreamRef<'a> {
         }
     }
 
+    /// Whether a call that waits has to [stop](Self::stop) for a handoff.
+    #[inline]
+    pub(super) fn is_asked_to_stop(self) -> bool {
+        let Self::Accelerated(stream) = self else { return false };
+        stream.call_stops.is_asked() && !stream.call_stops.is_replaced()
+    }
+
+    /// Stops until the handoff is over.
+    #[cold]
+    pub(super) fn stop(self) {
+        if let Self::Accelerated(stream) = self {
+            let _ = stream.call_stops.stop();
+        }
+    }
+
+    /// As [`AcceleratedStream::stop_calls`]. A native stream is not handed off.
+    #[must_use]
+    pub fn stop_calls(self, others: impl Fn() -> u64) -> bool {
+        match self {
+            Self::Accelerated(stream) => stream.stop_calls(others),
+            Self::Native(_) => others() == 0,
+        }
+    }
+
+    /// As [`AcceleratedStream::resume_calls`].
+    pub fn resume_calls(self) {
+        if let Self::Accelerated(stream) = self {
+            stream.resume_calls();
+        }
+    }
+
+    /// As [`AcceleratedStream::replace_for_calls`].
+    pub fn replace_for_calls(self, proxy: BorrowedFd<'_>, others: impl Fn() -> u64) {
+        if let Self::Accelerated(stream) = self {
+            stream.replace_for_calls(proxy, others);
+        }
+    }
+
+    /// As [`AcceleratedStream::bytes_on_ring`]; zero for a native stream, which is not handed off.
+    #[must_use]
+    pub fn bytes_on_ring(self) -> usize {
+        match self {
+            Self::Accelerated(stream) => stream.bytes_on_ring(),
+            Self::Native(_) => 0,
+        }
+    }
+
     /// As [`AcceleratedStream::pin`]. A native stream has no TCP to go to, and is left as it is.
     pub fn pin(self, fd: BorrowedFd<'_>, reason: FallbackReason) {
         match self {
@@ -89,9 +136,27 @@ impl<'a> StreamRef<'a> {
         }
     }
 
-    /// As [`AcceleratedStream::keep_for_calls`].
+    /// What calls on this socket need that came by a descriptor which may be closed under them.
+    fn closings(self) -> &'a Closings {
+        on!(self, stream => stream.closings())
+    }
+
+    /// To be called before `fd`, which names this socket, is closed while other calls on it may be
+    /// in progress, as many as `others` says. They go on with the socket, whatever becomes of the
+    /// number. `None` if the number is another file's already.
     pub fn keep_for_calls(self, fd: Option<BorrowedFd<'_>>, others: impl Fn() -> u64) {
-        on!(self, stream => stream.keep_for_calls(fd, others));
+        if others() == 0 {
+            return;
+        }
+        let wake = || {
+            if let Some(path) = self.path() {
+                path.wake_waiters();
+            }
+        };
+        self.closings().keep(fd, wake, others);
+        // A call that was too slow to answer makes its system calls under a lock, and looks the
+        // descriptor up there: none is between the two from here on.
+        on!(self, stream => stream.await_locked_calls());
     }
 
     /// As [`AcceleratedStream::send_by`].

@@ -11,10 +11,11 @@ mod ends;
 mod handoff;
 mod memory;
 mod moving;
+mod native_peer;
 mod readiness;
 
 use crate::accelerate::*;
-use rsock_proto::switch::{Conditions, Fact, Sender};
+use rsock_proto::switch::{Fact, Sender};
 use rustix::event::PollFlags;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, sockopt};
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
@@ -57,10 +58,10 @@ impl End {
     }
 
     /// An entry to poll for `events`.
-    fn poll_entry(&self, events: PollFlags) -> PollEntry<'_> {
+    fn poll_entry(&self, events: PollFlags) -> PollDescriptor<'_> {
         let (fd, stream) = (self.socket.as_raw_fd(), Some(StreamRef::from(&self.stream)));
         let revents = PollFlags::empty();
-        PollEntry { fd, stream, listener: None, udp: None, call: None, events, revents }
+        PollDescriptor { fd, stream, listener: None, udp: None, call: None, events, revents }
     }
 
     fn pin(&self) {
@@ -84,7 +85,7 @@ fn connect_on_ring() -> (End, End) {
             from.send(&[7]).expect("send");
             to.recv_all(&mut byte);
         }
-        let all_up = [&a, &b].iter().all(|e| e.stream.on_ring() == (true, true));
+        let all_up = [&a, &b].iter().all(|e| e.stream.channels().are_accelerated());
         if all_up {
             return (a, b);
         }
@@ -107,6 +108,18 @@ fn watchdog<R: Send>(f: impl FnOnce() -> R + Send) -> R {
         drop(done);
         result
     })
+}
+
+/// Waits until that thread of this process sleeps.
+fn await_asleep(thread: u32) {
+    loop {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
+        // The state comes after the name, which is in parentheses.
+        if stat.expect("a thread").rsplit(')').next().is_some_and(|rest| rest.starts_with(" S")) {
+            return;
+        }
+        std::thread::yield_now();
+    }
 }
 
 /// Reproducible bytes: position `i` of a stream has one value.
@@ -159,7 +172,8 @@ impl AcceleratedStream {
     /// Leaves the ring, as a sender does that has found it full for long.
     fn move_down(&self, fd: BorrowedFd<'_>) {
         let mut tx = self.dirs.tx.0.lock();
-        let mut subject = Subject::new(fd, self.path()).with(Conditions::PATIENCE_OVER);
+        tx.full_since = sys::now().checked_sub(Duration::from_secs(1));
+        let mut subject = Subject::new(fd, self.path());
         let mut seen = self.begin(&*tx, &subject);
         self.note(&*tx, &mut seen, &subject, Fact::RingFull);
         let next = self.ask(&mut *tx, &mut seen, &mut subject, Sender::write).expect("a socket");

@@ -2,7 +2,7 @@
 //!
 //! They belong to this process: a forked child has none of the calls that they are for.
 
-use crate::closing::notice;
+use crate::closing::{notice, watch_forks};
 use crate::fork_gate;
 use crate::sys;
 use rsock_verbs::own_fd;
@@ -26,7 +26,7 @@ static LEFT: [AtomicU32; MAX_DUPLICATES] = [const { AtomicU32::new(0) }; MAX_DUP
 
 /// Duplicates `fd`: another number for its file.
 pub(super) fn make(fd: BorrowedFd<'_>) -> Option<RawFd> {
-    notice::watch_forks();
+    watch_forks();
     let _inside = fork_gate::enter();
     let fd = rustix::io::fcntl_dupfd_cloexec(fd, 0).ok()?;
     let fd = own_fd::raise(fd);

@@ -20,6 +20,7 @@
 mod duplicates;
 pub(crate) mod notice;
 
+use crate::fork;
 use crate::interrupt::{Section, Watch};
 use crate::sys;
 use rustix::fd::{BorrowedFd, RawFd};
@@ -210,31 +211,12 @@ impl Closings {
     /// Waits until every other call uses the duplicate, or is in its last system call. False if
     /// that takes too long.
     fn wait_for(&self, others: impl Fn() -> u64) -> bool {
-        let deadline = sys::now().checked_add(MAX_WAIT);
-        let mut n_checks = 0;
-        let have_switched = loop {
-            // Again at each check: another closer may have cleared the notice.
-            notice::raise();
+        wake_calls_until(|| {
             let references = (self.state.load(Ordering::Acquire) & REFERENCES) / REFERENCE;
             let switched = references.saturating_sub(1);
             let in_kernel = u64::from(self.in_kernel.load(Ordering::Acquire));
-            let have_switched = others() <= switched + in_kernel;
-            if have_switched || sys::time_left(deadline) == Some(Duration::ZERO) {
-                break have_switched;
-            }
-            n_checks += 1;
-            if n_checks < YIELDS {
-                rustix::thread::sched_yield();
-            } else {
-                let _ = sys::sleep(&mut [], Some(PAUSE), None, Watch::begin());
-            }
-        };
-        if have_switched {
-            notice::clear()
-        } else {
-            notice::leave_raised()
-        }
-        have_switched
+            others() <= switched + in_kernel
+        })
     }
 
     /// Forgets the calls in progress, in a forked child: its only thread is in no call, and the
@@ -259,6 +241,32 @@ impl Closings {
     }
 }
 
+/// Wakes the calls that poll [`notice`] until `have_answered` holds. False if that takes too long.
+pub(crate) fn wake_calls_until(have_answered: impl Fn() -> bool) -> bool {
+    let deadline = sys::now().checked_add(MAX_WAIT);
+    let mut n_checks = 0;
+    let is_answered = loop {
+        // Again at each check: another thread may have cleared the notice.
+        notice::raise();
+        let is_answered = have_answered();
+        if is_answered || sys::time_left(deadline) == Some(Duration::ZERO) {
+            break is_answered;
+        }
+        n_checks += 1;
+        if n_checks < YIELDS {
+            rustix::thread::sched_yield();
+        } else {
+            let _ = sys::sleep(&mut [], Some(PAUSE), None, Watch::begin());
+        }
+    };
+    if is_answered {
+        notice::clear();
+    } else {
+        notice::leave_raised();
+    }
+    is_answered
+}
+
 impl Drop for Closings {
     fn drop(&mut self) {
         // Every call has ended, so none needs the duplicate.
@@ -266,6 +274,15 @@ impl Drop for Closings {
             duplicates::close(fd);
         }
     }
+}
+
+/// Has every forked child close its copies of the parent's notices and duplicates. To be called
+/// before one is made.
+fn watch_forks() {
+    fork::close_in_children(|| {
+        notice::close_all();
+        duplicates::close_all();
+    });
 }
 
 fn number(state: u64) -> Option<RawFd> {

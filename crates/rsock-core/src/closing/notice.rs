@@ -6,8 +6,8 @@
 //! not wait until all calls had woken up leaves the notice readable for good ([`leave_raised`]),
 //! and later sleeps poll another descriptor.
 
-use crate::closing::duplicates;
-use crate::{fork, fork_gate};
+use crate::closing::watch_forks;
+use crate::fork_gate;
 use rsock_verbs::own_fd;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -109,29 +109,14 @@ fn with(place: &AtomicI32, f: impl FnOnce(BorrowedFd<'_>)) {
     }
 }
 
-/// Has a forked child close its copies of the parent's notice and duplicates.
-pub(super) fn watch_forks() {
-    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
-    extern "C" fn in_child() {
-        for place in &FDS {
-            let fd = place.swap(NONE, Ordering::AcqRel);
-            if fd != NONE {
-                // SAFETY: inherited, and the only thread of this process runs here.
-                own_fd::close(unsafe { OwnedFd::from_raw_fd(fd) });
-            }
+/// Closes the parent's notices, in a forked child.
+pub(super) fn close_all() {
+    for place in &FDS {
+        let fd = place.swap(NONE, Ordering::AcqRel);
+        if fd != NONE {
+            // SAFETY: inherited, and the only thread of this process runs here.
+            own_fd::close(unsafe { OwnedFd::from_raw_fd(fd) });
         }
-        IS_LOCKED.store(false, Ordering::Relaxed);
-        duplicates::close_all();
-        fork_gate::forget_all();
     }
-    fork::watch();
-    if IS_REGISTERED.load(Ordering::Acquire) {
-        return;
-    }
-    // Not by a `Once`: a child that is forked meanwhile would wait for it for ever. Two threads at
-    // the same time register the handler twice, which does no harm.
-    // SAFETY: the handler makes system calls and touches atomics only, and stays mapped as long as
-    // this library, which is never unloaded while it has sockets.
-    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-    IS_REGISTERED.store(true, Ordering::Release);
+    IS_LOCKED.store(false, Ordering::Relaxed);
 }

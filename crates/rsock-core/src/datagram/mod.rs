@@ -42,6 +42,7 @@ mod waiting;
 pub use crate::sys::n_dropped;
 pub use flags::MessageFlags;
 pub(crate) use receiving::scatter;
+pub use rsock_verbs::DatagramCounters;
 pub(crate) use sending::yield_to_receiver;
 pub use socket::SocketCounters;
 pub(crate) use source_check::SourceCheck;

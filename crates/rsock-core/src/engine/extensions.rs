@@ -3,7 +3,7 @@
 use crate::engine::QpStream;
 use crate::engine::resources::PLAIN;
 use crate::interrupt::Section;
-use rsock_proto::switch::Heard;
+use rsock_proto::switch::ReceivedMessages;
 use rsock_proto::{Ext, UP_BITS, UP_MASK};
 use rsock_verbs::{Backend, CompletionQueue, SendFlags};
 
@@ -48,7 +48,7 @@ impl<B: Backend> QpStream<B> {
     /// The messages of the switch that have arrived. Dispatches completions first if there are any,
     /// unless another thread does so now.
     #[must_use]
-    pub fn poll_messages(&self) -> Heard {
+    pub fn poll_messages(&self) -> ReceivedMessages {
         if self.resources.cq.is_ready() {
             let _section = Section::enter();
             if let Some(mut recv) = self.ring.shared.recv.0.try_lock() {
@@ -60,7 +60,7 @@ impl<B: Backend> QpStream<B> {
 
     /// The messages of the switch that were dispatched so far, by any thread.
     #[must_use]
-    pub fn messages(&self) -> Heard {
+    pub fn messages(&self) -> ReceivedMessages {
         self.ring.shared.mail.messages()
     }
 }

@@ -3,7 +3,7 @@
 use crate::engine::wait::coalesce::WakeCoalescing;
 use crate::engine::wait::event_count::EventCount;
 use crate::engine::wait::spin::Spin;
-use rsock_proto::switch::{Counts, Heard, Message};
+use rsock_proto::switch::{Counts, Message, ReceivedMessages};
 use rsock_proto::{CtrlWindow, Lifecycle, RecvHalf, SendHalf, UP_BITS, UP_MASK};
 use rsock_verbs::family::{FamilySafe, Lock};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -95,10 +95,10 @@ impl Mailbox {
     }
 
     /// The messages of the switch that have arrived so far.
-    pub(super) fn messages(&self) -> Heard {
+    pub(super) fn messages(&self) -> ReceivedMessages {
         // SYNC(switch): in this order. Pairs with the Release in `put_message`.
         let counts = Counts::from_bits(self.messages.load(Ordering::Acquire));
-        Heard { counts, up_offset: self.ext_up.load(Ordering::Acquire) }
+        ReceivedMessages { counts, up_offset: self.ext_up.load(Ordering::Acquire) }
     }
 
     /// Records the first failure; later ones are its consequences.

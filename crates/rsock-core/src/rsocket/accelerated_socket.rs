@@ -1,6 +1,6 @@
 //! A TCP socket together with its accelerated stream, owned as one.
 
-use crate::accelerate::{AcceleratedStream, FallbackReason, Need, Side};
+use crate::accelerate::{AcceleratedStream, Channels, FallbackReason, Need, Side};
 use rustix::net::{RecvFlags, SendFlags};
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -119,10 +119,10 @@ impl AcceleratedSocket {
         }
     }
 
-    /// Whether sending and receiving use the ring now.
+    /// The channel of each direction now.
     #[must_use]
-    pub fn on_ring(&self) -> (bool, bool) {
-        self.accelerated().map_or((false, false), AcceleratedStream::on_ring)
+    pub fn channels(&self) -> Channels {
+        self.accelerated().map_or(Channels::TCP, AcceleratedStream::channels)
     }
 
     /// Why the stream stays on TCP; [`FallbackReason::None`] if it need not.
@@ -209,7 +209,7 @@ impl fmt::Debug for AcceleratedSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AcceleratedSocket")
             .field("socket", &self.socket)
-            .field("on_ring", &self.on_ring())
+            .field("channels", &self.channels())
             .field("pin_reason", &self.pin_reason())
             .finish()
     }

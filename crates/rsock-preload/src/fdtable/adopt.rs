@@ -29,8 +29,8 @@ pub(super) fn adopt_or_find(fd: c_int, entry: &AtomicU64, direction: Direction) 
                     return handle;
                 }
             }
-            // Another thread adopts it. This thread cannot be the one, below a signal handler:
-            // handlers do not run inside sections.
+            // Another thread adopts it. It cannot be a frame of this thread that a signal handler
+            // has interrupted: handlers do not run inside sections.
             ADOPTING => rustix::thread::sched_yield(),
             // Adopting allocates. A handler's bytes go by TCP, as they would before the adoption.
             _ if interrupt::is_in_handler() => return None,

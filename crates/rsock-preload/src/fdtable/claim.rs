@@ -11,10 +11,9 @@ pub(super) fn replace(entry: &AtomicU64, old: u64, new: u64) -> bool {
     entry.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).is_ok()
 }
 
-/// Replaces `seen` by what `make` makes of it. Meanwhile the word is `claim`, which keeps other
-/// threads from making the same. The answer of `make` is the new word: with `Ok` it refers to
-/// something new, which `discard` ends if the descriptor was closed meanwhile. Does nothing where
-/// `entry` is not `seen` any more.
+/// Replaces `seen` by the word that `make` returns. Meanwhile the word is `claim`, so that no other
+/// thread calls `make` for it. A word in `Ok` refers to a new slot, which `discard` retires if the
+/// descriptor was closed meanwhile. Does nothing if `entry` is no longer `seen`.
 pub(super) fn convert(
     entry: &AtomicU64,
     seen: u64,

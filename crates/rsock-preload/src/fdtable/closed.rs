@@ -1,4 +1,4 @@
-//! Descriptors end: the program closes them, or they turn out to refer to something else.
+//! The end of descriptors: the program closes them, or they turn out to refer to another file.
 
 use super::word::Word;
 use super::{claim, datagrams, entry, key};
@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 pub(super) enum Ending {
     /// The program is closing the descriptor.
     Close,
-    /// The descriptor referred to something else already.
+    /// The descriptor referred to another file already.
     Stale,
 }
 
@@ -108,7 +108,7 @@ pub(crate) fn note_disconnected(fd: c_int) {
 }
 
 /// For calls that fail with an error which the adopted stream cannot have: returns whether the
-/// number may refer to something else by now, and removes its entry then.
+/// number may refer to another file by now, and removes its entry then.
 #[cold]
 pub(crate) fn was_reused(handle: &Handle, fd: c_int) -> bool {
     if handle.is_same_socket() == Some(true) {

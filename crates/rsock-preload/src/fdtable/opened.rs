@@ -1,4 +1,4 @@
-//! Descriptors begin: by `socket`, `connect`, `accept`, `listen` and `dup`.
+//! New descriptors and connections: by `socket`, `connect`, `accept`, `listen` and `dup`.
 
 use super::adopt::{adopt_or_find, replace};
 use super::closed::{Ending, release_descriptor};

@@ -1,4 +1,4 @@
-//! The whole table, when the process forks, ends or restricts its system calls.
+//! Changes of the whole table, when the process forks, ends or restricts its system calls.
 
 use super::adopt::adopt_or_find;
 use super::word::{ADOPTING, CANDIDATE, CONNECTING, EMPTY, Word};

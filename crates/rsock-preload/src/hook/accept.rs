@@ -1,4 +1,4 @@
-//! Connections are accepted, from the kernel and from peers without TCP.
+//! Hooks of `accept` and `accept4`, for connections of the kernel and of peers without TCP.
 
 use crate::native_peer::accept::{self as native, Accepted};
 use crate::{arg, cancel, fdtable, guard, log, next};

@@ -1,4 +1,4 @@
-//! Descriptors are closed.
+//! Hooks of `close`, `closefrom` and `close_range`.
 
 use super::alias;
 use crate::{errno, fdtable, guard, next};

@@ -1,4 +1,4 @@
-//! Sockets are connected.
+//! The hook of `connect`.
 
 use super::alias;
 use crate::fdtable::datagrams;

@@ -1,4 +1,4 @@
-//! Descriptors are duplicated.
+//! Hooks of `dup`, `dup2` and `dup3`.
 
 use super::alias;
 use crate::{errno, fdtable, guard, handoff, next};

@@ -10,7 +10,7 @@ use crate::fdtable::datagrams;
 use crate::slot::{Direction, Handle};
 use crate::{cancel, errno, fdtable, guard, next};
 use libc::{c_int, epoll_event, sigset_t, timespec};
-use rsock_core::accelerate::{self, NativeStream, PollEntry};
+use rsock_core::accelerate::{self, NativeStream, PollDescriptor};
 use rustix::event::PollFlags;
 use std::time::{Duration, Instant};
 
@@ -111,7 +111,7 @@ fn wait(
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let entry = |fd, stream, events| {
             let revents = PollFlags::empty();
-            PollEntry { fd, stream, listener: None, udp: None, call: None, events, revents }
+            PollDescriptor { fd, stream, listener: None, udp: None, call: None, events, revents }
         };
         let mut entries = vec![entry(set, None, PollFlags::IN)];
         for (fd, handle) in &full {

@@ -1,4 +1,4 @@
-//! The process becomes another program.
+//! Hooks of `execve` and its variants: the process becomes another program.
 //!
 //! libc's variants do not call each other by name, so each is hooked. A call that cannot succeed,
 //! because there is no such program, goes straight to libc: shells try one directory after the

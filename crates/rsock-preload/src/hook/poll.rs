@@ -7,7 +7,7 @@ use crate::native_peer::shared_listener::SharedListener;
 use crate::slot::{Direction, Handle};
 use crate::{cancel, errno, fdtable, guard, next};
 use libc::{c_int, nfds_t, pollfd, sigset_t, size_t, timespec};
-use rsock_core::accelerate::{self, PollEntry};
+use rsock_core::accelerate::{self, PollDescriptor};
 use rustix::event::PollFlags;
 use std::slice;
 use std::sync::Arc;
@@ -170,14 +170,14 @@ impl Named {
     }
 
     /// The entry to wait for.
-    pub(super) fn entry(named: Option<&Self>, fd: c_int, events: PollFlags) -> PollEntry<'_> {
+    pub(super) fn entry(named: Option<&Self>, fd: c_int, events: PollFlags) -> PollDescriptor<'_> {
         let (stream, listener, udp, call) = match named {
             Some(Self::Stream(handle)) => (Some(handle.stream()), None, None, Some(handle.call())),
             Some(Self::NativeListener(listener)) => (None, Some(listener.native()), None, None),
             Some(Self::Datagrams(handle)) => (None, None, handle.udp(), Some(handle.call())),
             None => (None, None, None, None),
         };
-        PollEntry { fd, stream, listener, udp, call, events, revents: PollFlags::empty() }
+        PollDescriptor { fd, stream, listener, udp, call, events, revents: PollFlags::empty() }
     }
 }
 
@@ -245,26 +245,26 @@ fn wait(
         return None;
     }
     let result = if fds.len() <= FEW {
-        let mut entries: [PollEntry<'_>; FEW] = std::array::from_fn(|i| match fds.get(i) {
+        let mut entries: [PollDescriptor<'_>; FEW] = std::array::from_fn(|i| match fds.get(i) {
             Some(p) => entry(p, handles[i].as_ref()),
             None => Named::entry(None, -1, PollFlags::empty()),
         });
         call(fds, &mut entries[..fds.len()], limit, mask)
     } else {
-        let mut entries: Vec<PollEntry<'_>> =
+        let mut entries: Vec<PollDescriptor<'_>> =
             fds.iter().zip(handles.iter()).map(|(p, h)| entry(p, h.as_ref())).collect();
         call(fds, &mut entries, limit, mask)
     };
     Some(errno::ret_int(result))
 }
 
-fn entry<'a>(p: &pollfd, named: Option<&'a Named>) -> PollEntry<'a> {
+fn entry<'a>(p: &pollfd, named: Option<&'a Named>) -> PollDescriptor<'a> {
     Named::entry(named, p.fd, PollFlags::from_bits_retain(p.events.cast_unsigned()))
 }
 
 fn call(
     fds: &mut [pollfd],
-    entries: &mut [PollEntry<'_>],
+    entries: &mut [PollDescriptor<'_>],
     limit: Option<Duration>,
     mask: Option<&sigset_t>,
 ) -> Result<usize, c_int> {

@@ -1,4 +1,4 @@
-//! `read`, `recv` and the other calls that receive bytes.
+//! Hooks of `read`, `recv` and the other calls that receive bytes.
 
 use super::{alias, call_known, datagram, transfer};
 use crate::fdtable::{self, datagrams};

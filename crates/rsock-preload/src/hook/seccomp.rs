@@ -1,4 +1,4 @@
-//! The process restricts its own system calls.
+//! The hook of `prctl`: the process may restrict its own system calls.
 
 use crate::{errno, next, process_handoff};
 use libc::{c_int, c_ulong};

@@ -1,4 +1,4 @@
-//! Signal actions, by all the names that libc has for them.
+//! Hooks of `sigaction`, and of the other functions of libc that change a signal action.
 
 use super::alias;
 use crate::signal::{SelfMask, change, interrupts, set_handler, set_interrupts};

@@ -1,4 +1,4 @@
-//! Sockets are made, bound, listened on, shut down and asked for their addresses.
+//! Hooks of `socket`, `bind`, `listen`, `shutdown`, `getsockname` and `getpeername`.
 
 use crate::fdtable::datagrams;
 use crate::native_peer::listeners;

@@ -1,4 +1,4 @@
-//! Socket options.
+//! Hooks of `getsockopt` and `setsockopt`.
 
 use crate::fdtable::datagrams;
 use crate::{fdtable, next, options};

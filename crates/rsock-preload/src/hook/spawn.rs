@@ -1,4 +1,4 @@
-//! The process starts other programs, and gives them descriptors.
+//! Hooks of functions that start other programs, which inherit descriptors.
 
 use crate::slot::Direction;
 use crate::{errno, fdtable, handoff, next};

@@ -1,4 +1,4 @@
-//! libc's `FILE` streams over descriptors.
+//! Hooks of `fdopen` and `fclose`: libc's `FILE` streams over descriptors.
 
 use super::alias;
 use crate::{errno, guard, handoff, next};

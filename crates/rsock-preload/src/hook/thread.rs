@@ -1,4 +1,4 @@
-//! Threads are cancelled: `pthread_cancel`.
+//! The hook of `pthread_cancel`.
 
 use crate::cancel;
 use libc::{c_int, pthread_t};

@@ -1,4 +1,4 @@
-//! `write`, `send` and the other calls that send bytes.
+//! Hooks of `write`, `send` and the other calls that send bytes.
 
 use super::read::message_flags;
 use super::{alias, datagram, transfer};

@@ -1,7 +1,7 @@
 //! A native listener that several threads use.
 
 use libc::c_int;
-use rsock_core::accelerate::{self, NativeListener, PollEntry};
+use rsock_core::accelerate::{self, NativeListener, PollDescriptor};
 use rsock_verbs::HighFd;
 use rustix::event::{EventfdFlags, PollFlags, eventfd};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -67,7 +67,7 @@ impl SharedListener {
         let events = PollFlags::IN;
         let revents = PollFlags::empty();
         let mut entries =
-            [PollEntry { fd, stream: None, listener, udp: None, call: None, events, revents }];
+            [PollDescriptor { fd, stream: None, listener, udp: None, call: None, events, revents }];
         accelerate::poll(&mut entries, left, None)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::records::{is_handler, lock, record_of, unlock};
 use super::wrapper::wrapper_address;
-use super::{KERNEL_SIGSET, SIGCANCEL, deferral};
+use super::{KERNEL_SIGSET, KernelAction, SIGCANCEL, deferral};
 use crate::next;
 use libc::{c_int, c_long, c_ulong, c_void};
 use rsock_core::interrupt::Section;
@@ -56,15 +56,6 @@ pub(crate) fn cancel_self() {
     };
     // SAFETY: integers only.
     unsafe { syscall(libc::SYS_tgkill, pid, tid, c_long::from(SIGCANCEL)) };
-}
-
-/// `struct sigaction` as the kernel has it.
-#[repr(C)]
-struct KernelAction {
-    handler: usize,
-    flags: c_ulong,
-    restorer: usize,
-    mask: u64,
 }
 
 /// `rt_sigaction(2)` on the cancellation signal.

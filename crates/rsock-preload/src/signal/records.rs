@@ -1,4 +1,4 @@
-//! What the wrapper hides: the program's action for each signal, where the kernel has another.
+//! The program's action for each signal, where the kernel has the wrapper instead.
 
 use crate::{errno, next};
 use libc::{c_int, sigaction as Action};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 /// Signal numbers are below this.
 const SIGNALS: usize = 65;
 
-/// The program's action, where the kernel has another.
+/// The program's handler and flags of a signal, where the kernel has those of the wrapper.
 pub(super) struct Record {
     pub(super) handler: AtomicUsize,
     pub(super) flags: AtomicI32,

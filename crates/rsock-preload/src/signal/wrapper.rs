@@ -47,7 +47,7 @@ unsafe extern "C-unwind" fn wrapper(signal: c_int, info: *mut siginfo_t, context
     let flags = record.flags.load(Ordering::Relaxed);
     if !is_handler(handler) {
         if FAULTS.contains(&signal) && handler == libc::SIG_DFL {
-            // The instruction faults again, or the signal comes again, when this handler returns.
+            // After this handler the instruction faults again, or the queued signal arrives.
             reset(signal, flags);
             if !is_synchronous {
                 queue_to_self(signal, info);

@@ -134,20 +134,30 @@ impl Handle {
         Key { index: self.index, generation: self.slot.gate(self.direction).generation() }
     }
 
-    /// Lets no further call begin, if this one is the only call in flight. All table entries of the
-    /// socket must have been claimed before, or calls would take the stream for a retired one.
+    /// Lets no further call begin, and has the others in flight stop, if they do so soon. All table
+    /// entries of the socket must have been claimed before, or calls would take the stream for a
+    /// retired one.
     pub(crate) fn pause(&self) -> bool {
-        let inside = self.slot.send.pause() + self.slot.recv.pause();
-        if inside != 1 {
+        self.slot.send.pause();
+        self.slot.recv.pause();
+        let has_paused = self.stream().stop_calls(|| self.n_other_calls());
+        if !has_paused {
             self.resume();
         }
-        inside == 1
+        has_paused
     }
 
     /// Ends [`Self::pause`].
     pub(crate) fn resume(&self) {
+        self.stream().resume_calls();
         self.slot.send.resume();
         self.slot.recv.resume();
+    }
+
+    /// Has the calls that [`Self::pause`] has stopped continue on `proxy`, which has taken the
+    /// place of the stream's descriptors.
+    pub(crate) fn replace_for_calls(&self, proxy: BorrowedFd<'_>) {
+        self.stream().replace_for_calls(proxy, || self.n_other_calls());
     }
 
     /// Notes that a program which this one is to start inherits the stream: [`Self::is_for_child`].

@@ -1,4 +1,4 @@
-//! What the two ends of a stream tell each other on the ring, and how it is counted.
+//! The messages that the two switches of a stream send each other on the ring, and their counts.
 
 /// A message of the switch, in order with the bytes of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -10,19 +10,18 @@ pub enum Message {
         /// Bytes that went through TCP. The wire names its low bits.
         offset: u64,
     },
-    /// From the sender: what follows is on TCP. From a sender that was there already: it will not
-    /// come to the ring, and an open [`Self::Ready`] is void.
+    /// From the sender: what follows is on TCP. A sender that is on TCP already refuses the ring by
+    /// it: an open [`Self::Ready`] is void.
     Down,
-    /// From the receiver: please go back to TCP.
+    /// From the receiver: it asks the sender to go back to TCP.
     Leave,
 }
 
 /// How many messages of each kind have arrived, each modulo 256.
 ///
-/// A word of integers: whatever takes messages from the ring replaces it with [`Self::after`],
-/// under its own lock, and readers load it. Nothing is ever cleared, so no message is lost between
-/// a look
-/// and a clearing, and two of a kind remain two.
+/// One word, for an atomic: the thread that receives messages from the ring replaces it with
+/// [`Self::after`], under its own lock, and readers load it. Nothing is ever cleared, so no message
+/// is lost between a load and a clearing, and two messages of a kind remain two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Counts(u32);
@@ -87,12 +86,12 @@ impl Counts {
     }
 }
 
-/// What has arrived on the ring beside the bytes.
+/// The messages that have been received from the ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Heard {
-    /// How many messages.
+pub struct ReceivedMessages {
+    /// How many of each kind.
     pub counts: Counts,
-    /// What the last [`Message::Up`] named: loaded after `counts`.
+    /// The offset of the last [`Message::Up`], loaded after `counts`.
     pub up_offset: u64,
 }
 

@@ -1,4 +1,5 @@
-//! Mistakes that the explorer has to find: each is a rule that is left out, or wrong, in one place.
+//! Seeded mistakes, which the explorer has to find: each is a rule that is left out, or wrong, in
+//! one place.
 
 /// A mistake in the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -6,14 +7,15 @@
 pub enum Mistake {
     /// Invites the peer while a thread sleeps where only the kernel can wake it.
     InviteWhileKernelOnlyWaits,
-    /// An invited receiver reads whatever TCP has, not what it had before the look for `Up`.
+    /// An invited receiver reads all bytes of TCP, not only those that were there before it checked
+    /// for `Up`.
     InvitedReadsAll,
-    /// The look at the queue comes after the look for `Up`.
+    /// The queue is observed after the check for `Up`.
     QueueAfterMessages,
-    /// The end of TCP counts without another look at the ring.
-    NoSecondLookAtEnd,
+    /// The end of TCP counts without another check of the ring.
+    NoSecondCheckAtEnd,
     /// The receiver reads TCP past the offset of `Up`.
-    ClampIgnored,
+    LimitIgnored,
     /// `Down` counts before the ring is empty.
     DownBeforeRingIsEmpty,
     /// The low bits of an offset count as all of it.
@@ -28,7 +30,7 @@ pub enum Mistake {
     ReadyUsedTwice,
     /// A sender on TCP does not answer `Leave`.
     LeaveNotAnswered,
-    /// A pinned sender leaves the ring, and does not say that it will not come back.
+    /// A pinned sender leaves the ring, and does not refuse it from then on.
     RefusedByOneDown,
     /// The end on the ring counts although the sender went back to TCP before it.
     RingEndIsTheEnd,
@@ -44,24 +46,24 @@ pub enum Mistake {
     KernelCallOvertakes,
     /// The lock of the direction is free between the end on the ring and the end of TCP.
     EndWithoutLock,
-    /// A thread that reads the last byte before the ring does not wake the others.
-    SeamWakesNoOther,
-    /// A handover takes a ring for left that is empty at the moment.
-    LeaveUnasked,
-    /// Between hosts: a sender that finds everything arrived does not look whether that is so
-    /// because the ring has failed.
+    /// A thread that reads the last byte of TCP before the ring does not wake the others.
+    ReaderWakesNoOther,
+    /// A handoff treats a ring that is empty at the moment as left.
+    EmptyRingCountsAsLeft,
+    /// Between hosts: a sender that finds the ring drained does not check whether the ring has
+    /// failed.
     DrainedByFailure,
     /// Between hosts: the same of a receiver that finds the end of the ring.
     EndedByFailure,
-    /// A read that meets the end of TCP does not look whether this process has put it there.
+    /// A read that finds the end of TCP does not check whether this process has ended TCP.
     OwnEndUnnoticed,
-    /// Between hosts: a sender does not give up a device that tells of nothing.
+    /// Between hosts: a sender does not give up a device that reports no completions.
     SilenceIgnored,
-    /// An error that a look ahead took from the kernel's socket is forgotten.
+    /// An error that a peek took from the kernel's socket is forgotten.
     ErrorForgotten,
     /// Between hosts: a connection that is broken off ends as one that is closed.
     BreakIsAnEnd,
-    /// Between hosts: a thread that waits does not look whether bytes that were sent are lost.
+    /// Between hosts: a thread that waits does not check whether sent bytes are lost.
     FailureNotSettled,
 }
 
@@ -71,8 +73,8 @@ impl Mistake {
         Self::InviteWhileKernelOnlyWaits,
         Self::InvitedReadsAll,
         Self::QueueAfterMessages,
-        Self::NoSecondLookAtEnd,
-        Self::ClampIgnored,
+        Self::NoSecondCheckAtEnd,
+        Self::LimitIgnored,
         Self::DownBeforeRingIsEmpty,
         Self::OffsetNotUnwrapped,
         Self::OffsetOfRingAndTcp,
@@ -88,8 +90,8 @@ impl Mistake {
         Self::DownsMerge,
         Self::KernelCallOvertakes,
         Self::EndWithoutLock,
-        Self::SeamWakesNoOther,
-        Self::LeaveUnasked,
+        Self::ReaderWakesNoOther,
+        Self::EmptyRingCountsAsLeft,
         Self::DrainedByFailure,
         Self::EndedByFailure,
         Self::OwnEndUnnoticed,

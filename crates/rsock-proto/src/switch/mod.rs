@@ -5,47 +5,50 @@
 //! it: the *ring*, in shared memory or on an RDMA device. Each direction moves on its own, by
 //! messages in order with the bytes of the ring ([`Message`]):
 //!
-//! 1. The receiver says `Ready` when no thread sleeps where the ring cannot wake it, and its own
-//!    count of bytes is the kernel's.
-//! 2. The sender says `Up`, with the count of bytes at which TCP ends, and writes to the ring.
+//! 1. The receiver sends `Ready` when no thread sleeps where the ring cannot wake it, and its own
+//!    count of bytes equals the kernel's.
+//! 2. The sender sends `Up`, with the count of bytes at which TCP ends, and writes to the ring.
 //! 3. The receiver reads TCP up to that count, then the ring.
-//! 4. The sender says `Down` and goes back to TCP: when it is asked (`Leave`), pinned, or finds the
-//!    ring full for long. The receiver empties the ring, then reads TCP, and may invite again. A
-//!    sender that will not come again says `Down` once more: a `Down` without an `Up` is a refusal.
+//! 4. The sender sends `Down` and goes back to TCP: when the receiver asks for it (`Leave`), the
+//!    stream is pinned, or the ring has been full for long. The receiver reads the rest of the
+//!    ring, then TCP, and may invite again. A sender that will not use the ring again sends another
+//!    `Down`: a `Down` without an `Up` is a refusal.
 //!
 //! # A table, not a driver
 //!
-//! [`Receiver`] and [`Sender`] are plain integers. A query takes one of them, what the call has
-//! [seen](Seen) so far, and what [holds](Conditions); it answers with the next [`Step`]: make an
-//! observation, send a message, pin the stream, or the answer. The caller does that, notes what
-//! came of it, and asks again. So one function in the caller makes all observations for all
-//! queries, nothing in the caller knows where a direction is, and the order of observations, which
-//! most of the rules are about, is the table's:
+//! [`Receiver`] and [`Sender`] are plain integers. A query takes one of them and the facts that the
+//! call has [seen](Seen) so far, with the [conditions](Conditions); it returns the next [`Step`]:
+//! make an observation, send a message, pin the stream, or the answer. The caller takes the step,
+//! notes the outcome, and asks again. So one function in the caller makes all observations for all
+//! queries, no other code decides by the state of a direction, and the order of observations, which
+//! most of the rules are about, is part of the table:
 //!
-//! * Bytes that were queued on TCP before the look for `Up` come before it ([`Look::Queued`], then
-//!   [`Look::Messages`]).
-//! * What the peer did before it ended TCP is on the ring once that end is seen ([`Look::Peek`] or
-//!   [`Look::TcpEnded`], then [`Look::Messages`], then [`Look::RingBytes`]).
-//! * With `Down` seen, every byte before it on the ring is counted ([`Look::Messages`], then
-//!   [`Look::RingBytes`]).
-//! * The kernel counts the end of TCP as a byte ([`Look::KernelRead`], then [`Look::TcpEnded`]).
+//! * Bytes that were in TCP's queue before the messages were observed come before an `Up` that
+//!   arrives later ([`Observation::Queued`], then [`Observation::AllMessages`]).
+//! * All that the peer sent on the ring before it ended TCP has arrived once that end is observed
+//!   ([`Observation::Peek`] or [`Observation::TcpEnded`], then [`Observation::AllMessages`], then
+//!   [`Observation::RingBytes`]).
+//! * Once `Down` has arrived, all bytes before it on the ring are counted
+//!   ([`Observation::AllMessages`], then [`Observation::RingBytes`]).
+//! * The kernel counts the end of TCP as one byte ([`Observation::KernelRead`], then
+//!   [`Observation::TcpEnded`]).
 //!
 //! # What each call asks
 //!
 //! | call | query |
 //! | --- | --- |
 //! | `recv`, `read`, each try | [`Receiver::read`] |
-//! | the same, with room left | [`Receiver::reads_on`], then `read` again |
-//! | `MSG_PEEK` | [`Receiver::read`], then [`Receiver::look_ahead`] |
+//! | the same, with room left | [`Receiver::read_continues`], then `read` again |
+//! | `MSG_PEEK` | [`Receiver::read`], then [`Receiver::peek_order`] |
 //! | `send`, `write`, each try | [`Sender::write`] |
 //! | `poll`, `select`: input, and room | [`Receiver::poll_input`], [`Sender::poll_output`] |
 //! | `epoll_ctl`, a proxy is needed | [`Receiver::poll_input`], unless [`RingInput::Unused`] |
 //! | `FIONREAD`, `SO_RCVLOWAT` | [`Receiver::count_readable`] |
-//! | anything that is about to sleep | [`Sender::is_asked_by`], and if so [`Sender::settle`] |
-//! | whatever pins a stream | [`Sender::settle`], then [`Receiver::settle`] |
-//! | a handover, `fork` between hosts | [`Sender::settle`], then [`Receiver::leave`] |
+//! | a call about to sleep | [`Sender::settle`], if a `Leave` has no answer, or bytes are lost |
+//! | a call that pins the stream | [`Sender::settle`], then [`Receiver::settle`] |
+//! | a handoff, `fork` between hosts | [`Sender::settle`], then [`Receiver::leave`] |
 //! | `shutdown` of sending | [`Sender::end`] |
-//! | `shutdown` of both | [`Receiver::decline_more`] as well |
+//! | `shutdown` of both | [`Receiver::request_leave`] as well |
 //! | may calls go straight to the kernel | [`Receiver::is_settled`], [`Sender::is_settled`] |
 //! | `rsock stat` | [`Receiver::is_on_ring`], [`Sender::is_on_ring`] |
 //!
@@ -53,10 +56,10 @@
 //!
 //! # What the caller keeps
 //!
-//! Clocks (how long the ring has been full, how long the end is overdue) come in as [`Conditions`];
-//! so does how often a call looks at the socket. Locks: a query, and all that its steps ask for,
-//! happen under the lock of the direction; a thread sleeps without it. A thread that is about to
-//! wait on TCP alone is counted before that lock is released.
+//! The caller keeps the clocks: how long the ring has been full, how long the end is overdue, and
+//! how often a call checks the socket are [`Conditions`]. It keeps the locks: a query and all of
+//! its steps happen under the lock of the direction, and a thread sleeps without it. A thread that
+//! is about to wait on TCP alone is counted before that lock is released.
 
 mod conditions;
 #[cfg(test)]
@@ -74,10 +77,12 @@ mod step;
 #[cfg(test)]
 mod table;
 
-pub use conditions::Conditions;
-pub use message::{Counts, Heard, Message};
-pub use receive::{Ahead, Input, KernelInput, Left, Read, Readable, Receiver, RingInput, WaitFor};
+pub use conditions::{Conditions, FlagConditions};
+pub use message::{Counts, Message, ReceivedMessages};
+pub use receive::{
+    Input, KernelInput, LeaveStatus, PeekOrder, Read, Readable, Receiver, RingInput, WaitFor,
+};
 pub use rules::{Rules, Wire};
 pub use seen::{Fact, Peeked, Seen};
-pub use send::{End, Output, Room, Sender, Settled, Write};
-pub use step::{Cause, Fault, Look, Step};
+pub use send::{End, Output, Room, Sender, SettleStatus, Write};
+pub use step::{Cause, Fault, Observation, Step};

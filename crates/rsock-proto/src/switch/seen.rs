@@ -1,48 +1,49 @@
-//! What one try of a call has seen so far.
+//! The facts that one try of a call has observed so far.
 
 use super::rules::is_mistaken;
-use super::{Conditions, Counts, Heard, Message, Rules};
+use super::{Conditions, Counts, Message, ReceivedMessages, Rules};
 
-/// The outcome of an observation, or of what an answer asked for.
+/// The outcome of an observation, or of a read or write that an answer asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fact {
-    /// For [`Look::Mail`](super::Look::Mail) and [`Look::News`](super::Look::News).
-    Mail(Heard),
-    /// For [`Look::Messages`](super::Look::Messages).
-    Messages(Heard),
-    /// For [`Look::Queued`](super::Look::Queued).
+    /// For [`Messages`](super::Observation::Messages) and
+    /// [`PolledMessages`](super::Observation::PolledMessages).
+    Messages(ReceivedMessages),
+    /// For [`AllMessages`](super::Observation::AllMessages).
+    AllMessages(ReceivedMessages),
+    /// For [`Queued`](super::Observation::Queued).
     Queued(u64),
-    /// For [`Look::KernelRead`](super::Look::KernelRead) and
-    /// [`Look::KernelWritten`](super::Look::KernelWritten). `None`: the kernel gives no answer that
-    /// can be relied on now, or the connection is over.
+    /// For [`KernelRead`](super::Observation::KernelRead) and
+    /// [`KernelWritten`](super::Observation::KernelWritten). `None`: the kernel gives no reliable
+    /// answer now, or the connection is over.
     KernelCount(Option<u64>),
-    /// For [`Look::TcpEnded`](super::Look::TcpEnded).
+    /// For [`TcpEnded`](super::Observation::TcpEnded).
     TcpEnded(bool),
-    /// For [`Look::Peek`](super::Look::Peek).
+    /// For [`Peek`](super::Observation::Peek).
     Peeked(Peeked),
-    /// For [`Look::TcpGoesOn`](super::Look::TcpGoesOn).
-    TcpGoesOn(bool),
-    /// For [`Look::TcpStops`](super::Look::TcpStops).
-    TcpStops(bool),
-    /// For [`Look::RingBytes`](super::Look::RingBytes).
+    /// For [`TcpHasMore`](super::Observation::TcpHasMore).
+    TcpHasMore(bool),
+    /// For [`TcpEndsCall`](super::Observation::TcpEndsCall).
+    TcpEndsCall(bool),
+    /// For [`RingBytes`](super::Observation::RingBytes).
     RingBytes(u64),
-    /// For [`Look::RingEnd`](super::Look::RingEnd): whether the peer's end is there.
+    /// For [`RingEnd`](super::Observation::RingEnd): whether the peer's end is there.
     RingEnd(bool),
-    /// For [`Look::Drained`](super::Look::Drained).
+    /// For [`Drained`](super::Observation::Drained).
     Drained(bool),
-    /// For [`Look::LeftUnread`](super::Look::LeftUnread).
+    /// For [`LeftUnread`](super::Observation::LeftUnread).
     LeftUnread(bool),
-    /// For [`Look::PeerGone`](super::Look::PeerGone).
+    /// For [`PeerGone`](super::Observation::PeerGone).
     PeerGone(bool),
     /// A read of TCP found nothing.
     TcpEmpty,
-    /// A read of TCP returned its end.
-    TcpEnd,
+    /// A read of TCP returned the end of the stream.
+    TcpEof,
     /// A read of the ring found nothing.
     RingEmpty,
-    /// A read of the ring returned its end.
-    RingEnds,
-    /// A read of the ring found nothing, and the connection broken.
+    /// A read of the ring returned the end of the stream.
+    RingEof,
+    /// A read of the ring found nothing, and the connection gone.
     RingBroke,
     /// A read of the ring, or a write to it, failed otherwise: the caller keeps the error.
     RingFailed,
@@ -50,34 +51,35 @@ pub enum Fact {
     TcpFull,
     /// A write to the ring found no room.
     RingFull,
-    /// A write to the ring found it closed, or on one host broken by the end of the connection.
+    /// A write to the ring found it closed; or on one host, that the connection has gone.
     RingClosed,
 }
 
 impl Fact {
-    /// Whether the [`Conditions`] that a try began with may not hold any more because of this, or
-    /// because of what made it so: they are taken anew then. Other changes may wait for the next
-    /// try: what makes them takes the lock of the direction afterwards, or wakes a sleeper.
+    /// Whether the [`Conditions`] that a try began with may not hold any more because of this fact,
+    /// or because of its cause: they are observed again then. Other changes may wait for the next
+    /// try: the thread that makes them takes the lock of the direction afterwards, or wakes a
+    /// sleeper.
     #[must_use]
     pub fn outdates_conditions<R: Rules>(self) -> bool {
         match self {
-            // This look may be the first to learn that the ring has failed.
+            // This observation may be the first to find that the ring has failed.
             Self::RingEnd(_) => !is_mistaken!(R, EndedByFailure),
-            // The same: then it is answered "drained".
+            // The same: a ring that has failed counts as drained.
             Self::Drained(_) => !is_mistaken!(R, DrainedByFailure),
             // It may be this process's own end, which another thread has just put there.
-            Self::TcpEnd => !is_mistaken!(R, OwnEndUnnoticed),
-            // The last look before a move to the ring. Looks before it may have been the first to
-            // learn that the ring has failed, and a halt may have begun.
+            Self::TcpEof => !is_mistaken!(R, OwnEndUnnoticed),
+            // The last observation before a move to the ring. Those before it may have been the
+            // first to find that the ring has failed, and a halt may have begun.
             Self::KernelCount(_) => true,
-            // How long the ring has been full may have begun just now.
+            // The time for which the ring has been full may have begun just now.
             Self::RingFull | Self::RingClosed | Self::RingFailed => true,
             _ => false,
         }
     }
 }
 
-/// What a read of the kernel's socket would meet.
+/// What a read of the kernel's socket would return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Peeked {
@@ -85,39 +87,39 @@ pub enum Peeked {
     Nothing,
     /// At least a byte.
     Bytes,
-    /// Nothing but an urgent byte, which a read passes and a look ahead does not.
-    Mark,
+    /// Nothing but an urgent byte, which a read skips and a peek does not.
+    UrgentMark,
     /// The end.
     End,
     /// An error, which the caller keeps: the kernel reports it once.
     Error,
 }
 
-/// What one try of a call has seen so far. It begins empty with each try, lives on the stack, and
-/// keeps observations in the order that the rules need: an older one that a newer one outdates is
-/// forgotten, and so is asked for again.
+/// The facts that one try of a call has observed so far. It begins empty with each try, lives on
+/// the stack, and keeps the order that the rules need: a new fact removes the older ones that it
+/// outdates, so that the rules ask for them again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Seen {
-    /// What held when the try began, or when a fact last outdated that.
+    /// The conditions when the try began, or when a fact last outdated them.
     pub(super) now: Conditions,
     known: Known,
     peeked: Peeked,
-    /// What had arrived on the ring beside bytes.
-    pub(super) heard: Heard,
+    /// The messages that had been received from the ring.
+    pub(super) messages: ReceivedMessages,
     pub(super) queued: u64,
     pub(super) late_queued: u64,
     pub(super) ring: u64,
     pub(super) kernel: Option<u64>,
 }
 
-/// What of [`Seen`] means something.
+/// Which fields of [`Seen`] have a value, and facts that have no other field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Known(u32);
 
 impl Known {
     const NONE: Self = Self(0);
-    pub(super) const MAIL: Self = Self(1);
-    pub(super) const MESSAGES: Self = Self(1 << 1);
+    pub(super) const MESSAGES: Self = Self(1);
+    pub(super) const ALL_MESSAGES: Self = Self(1 << 1);
     pub(super) const QUEUED: Self = Self(1 << 2);
     pub(super) const LATE_QUEUED: Self = Self(1 << 3);
     pub(super) const KERNEL: Self = Self(1 << 4);
@@ -133,22 +135,22 @@ impl Known {
     pub(super) const UNREAD: Self = Self(1 << 14);
     pub(super) const PEER_THERE: Self = Self(1 << 15);
     pub(super) const PEER_GONE: Self = Self(1 << 16);
-    /// Outcomes of what an answer asked for.
+    // Outcomes of reads and writes that an answer asked for.
     pub(super) const TCP_EMPTY: Self = Self(1 << 17);
-    pub(super) const TCP_END: Self = Self(1 << 18);
+    pub(super) const TCP_EOF: Self = Self(1 << 18);
     pub(super) const RING_EMPTY: Self = Self(1 << 19);
-    pub(super) const RING_OVER: Self = Self(1 << 20);
+    pub(super) const RING_CLOSED: Self = Self(1 << 20);
     pub(super) const RING_BROKE: Self = Self(1 << 21);
     pub(super) const TCP_FULL: Self = Self(1 << 22);
     pub(super) const RING_FULL: Self = Self(1 << 23);
-    /// Messages for which there was no room in this try.
+    // Messages for which there was no room in this try.
     pub(super) const NO_READY: Self = Self(1 << 24);
     pub(super) const NO_UP: Self = Self(1 << 25);
     pub(super) const NO_DOWN: Self = Self(1 << 26);
     pub(super) const NO_LEAVE: Self = Self(1 << 27);
 
-    pub(super) const TCP_GOES_ON: Self = Self(1 << 28);
-    pub(super) const TCP_STOPS: Self = Self(1 << 29);
+    pub(super) const TCP_HAS_MORE: Self = Self(1 << 28);
+    pub(super) const TCP_ENDS_CALL: Self = Self(1 << 29);
 
     pub(super) const RING_FAILED: Self = Self(1 << 30);
 
@@ -165,7 +167,7 @@ impl Seen {
             now,
             known: Known::NONE,
             peeked: Peeked::Nothing,
-            heard: Heard { counts: Counts::from_bits(0), up_offset: 0 },
+            messages: ReceivedMessages { counts: Counts::from_bits(0), up_offset: 0 },
             queued: 0,
             late_queued: 0,
             ring: 0,
@@ -173,7 +175,7 @@ impl Seen {
         }
     }
 
-    /// What holds, as far as the try knows.
+    /// The conditions, as far as the try knows them.
     #[must_use]
     pub const fn now(&self) -> Conditions {
         self.now
@@ -184,62 +186,69 @@ impl Seen {
         self.now = self.now.with(Conditions::PINNED);
     }
 
-    /// Takes note of what an observation, or an answer, came to, and of what holds after it if
-    /// that may be something else: then it asks for `conditions`.
+    /// Notes a fact, and observes the conditions again with `conditions` if the fact may have
+    /// outdated them.
     pub fn note<R: Rules>(&mut self, fact: Fact, conditions: impl FnOnce() -> Conditions) {
         if fact.outdates_conditions::<R>() {
             self.now = conditions();
         }
         use Known as K;
-        // With a message seen, everything before it on the ring is counted: so bytes come after.
-        const MAILS: Known = Known::MAIL.or(Known::MESSAGES).or(Known::RING);
-        const BROKE: Known = Known::RING_EMPTY.or(Known::RING_OVER).or(Known::RING_BROKE);
+        // Once a message has been received, all bytes before it on the ring can be counted: so a
+        // new fact about messages outdates the count of bytes.
+        const COUNTED: Known = Known::MESSAGES.or(Known::ALL_MESSAGES).or(Known::RING);
+        const BROKE: Known = Known::RING_EMPTY.or(Known::RING_CLOSED).or(Known::RING_BROKE);
         match fact {
-            Fact::Mail(heard) => self.know(K::MAIL, |seen| seen.heard = heard, K::RING),
-            Fact::Messages(heard) => {
-                self.know(K::MAIL.or(K::MESSAGES), |seen| seen.heard = heard, K::RING);
+            Fact::Messages(messages) => {
+                self.know(K::MESSAGES, |seen| seen.messages = messages, K::RING)
+            }
+            Fact::AllMessages(messages) => {
+                self.know(
+                    K::MESSAGES.or(K::ALL_MESSAGES),
+                    |seen| seen.messages = messages,
+                    K::RING,
+                );
             }
             Fact::Queued(n) if self.knows(K::QUEUED) => {
                 self.know(K::LATE_QUEUED, |seen| seen.late_queued = n, K::NONE);
             }
-            // Bytes in the queue were written before whatever message has not arrived yet. So the
-            // queue comes first.
+            // Bytes in the queue were written before any message that has not arrived yet. So the
+            // queue is observed before the messages.
             Fact::Queued(n) => {
-                let outdated = if is_mistaken!(R, QueueAfterMessages) { K::NONE } else { MAILS };
+                let outdated = if is_mistaken!(R, QueueAfterMessages) { K::NONE } else { COUNTED };
                 self.know(K::QUEUED, |seen| seen.queued = n, outdated);
             }
             Fact::KernelCount(n) => self.know(K::KERNEL, |seen| seen.kernel = n, K::NONE),
             Fact::TcpEnded(false) => self.add(K::TCP_OPEN),
-            // Whatever the peer did before it ended TCP is to be seen on the ring by now.
-            Fact::TcpEnded(true) => self.know(K::TCP_ENDED, |_| (), MAILS),
+            // All that the peer sent on the ring before it ended TCP has arrived by now.
+            Fact::TcpEnded(true) => self.know(K::TCP_ENDED, |_| (), COUNTED),
             Fact::Peeked(Peeked::Nothing) => self.set_peeked(Peeked::Nothing, K::NONE),
             Fact::Peeked(peeked) => {
-                let is_late = peeked == Peeked::End && is_mistaken!(R, NoSecondLookAtEnd);
-                let outdated = if is_late { K::NONE } else { MAILS.or(K::QUEUED) };
+                let is_late = peeked == Peeked::End && is_mistaken!(R, NoSecondCheckAtEnd);
+                let outdated = if is_late { K::NONE } else { COUNTED.or(K::QUEUED) };
                 self.set_peeked(peeked, outdated);
             }
-            Fact::TcpGoesOn(goes_on) | Fact::TcpStops(goes_on) => {
-                let is = matches!(fact, Fact::TcpGoesOn(_)) == goes_on;
-                self.add(if is { K::TCP_GOES_ON } else { K::TCP_STOPS });
+            Fact::TcpHasMore(goes_on) | Fact::TcpEndsCall(goes_on) => {
+                let is = matches!(fact, Fact::TcpHasMore(_)) == goes_on;
+                self.add(if is { K::TCP_HAS_MORE } else { K::TCP_ENDS_CALL });
             }
             Fact::RingBytes(n) => self.know(K::RING, |seen| seen.ring = n, K::NONE),
-            Fact::RingEnd(false) => self.know(K::RING_OPEN, |_| (), MAILS),
-            Fact::RingEnd(true) => self.know(K::RING_ENDED, |_| (), MAILS),
+            Fact::RingEnd(false) => self.know(K::RING_OPEN, |_| (), COUNTED),
+            Fact::RingEnd(true) => self.know(K::RING_ENDED, |_| (), COUNTED),
             Fact::Drained(is) => self.add(if is { K::DRAINED } else { K::UNDRAINED }),
             Fact::LeftUnread(is) => self.add(if is { K::UNREAD } else { K::NONE_UNREAD }),
             Fact::PeerGone(is) => self.add(if is { K::PEER_GONE } else { K::PEER_THERE }),
             Fact::TcpEmpty => self.add(K::TCP_EMPTY),
-            Fact::TcpEnd => self.know(K::TCP_END, |_| (), MAILS),
-            Fact::RingEmpty => self.know(K::RING_EMPTY, |_| (), MAILS),
-            Fact::RingEnds => {
-                let outdated = if is_mistaken!(R, RingEndIsTheEnd) { K::NONE } else { MAILS };
-                self.know(K::RING_EMPTY.or(K::RING_OVER), |_| (), outdated);
+            Fact::TcpEof => self.know(K::TCP_EOF, |_| (), COUNTED),
+            Fact::RingEmpty => self.know(K::RING_EMPTY, |_| (), COUNTED),
+            Fact::RingEof => {
+                let outdated = if is_mistaken!(R, RingEndIsTheEnd) { K::NONE } else { COUNTED };
+                self.know(K::RING_EMPTY.or(K::RING_CLOSED), |_| (), outdated);
             }
-            Fact::RingBroke => self.know(BROKE, |_| (), MAILS),
-            Fact::RingFailed => self.know(BROKE.or(K::RING_FAILED), |_| (), MAILS),
+            Fact::RingBroke => self.know(BROKE, |_| (), COUNTED),
+            Fact::RingFailed => self.know(BROKE.or(K::RING_FAILED), |_| (), COUNTED),
             Fact::TcpFull => self.add(K::TCP_FULL),
             Fact::RingFull => self.add(K::RING_FULL),
-            Fact::RingClosed => self.add(K::RING_FULL.or(K::RING_OVER)),
+            Fact::RingClosed => self.add(K::RING_FULL.or(K::RING_CLOSED)),
         }
     }
 
@@ -253,20 +262,19 @@ impl Seen {
         });
     }
 
-    /// The direction has moved: of what was seen only the queue and the messages still mean the
-    /// same.
+    /// The direction has moved: only the facts about the queue and the messages still hold.
     pub(super) fn moved(&mut self) {
-        let kept = Known::MAIL.or(Known::MESSAGES).or(Known::QUEUED);
+        let kept = Known::MESSAGES.or(Known::ALL_MESSAGES).or(Known::QUEUED);
         let refused = Known::NO_READY.or(Known::NO_UP).or(Known::NO_DOWN).or(Known::NO_LEAVE);
         self.known = Known(self.known.0 & kept.or(refused).0);
         self.peeked = Peeked::Nothing;
         self.forget_values();
     }
 
-    /// The ring has something after all: it is read again.
+    /// The ring has bytes after all: it is read again.
     pub(super) fn read_ring_again(&mut self) {
         let broke = Known::RING_BROKE.or(Known::RING_FAILED);
-        let outdated = Known::RING_EMPTY.or(Known::RING_OVER).or(broke);
+        let outdated = Known::RING_EMPTY.or(Known::RING_CLOSED).or(broke);
         let ends = Known::PEEKED.or(Known::TCP_ENDED).or(Known::TCP_OPEN).or(Known::RING_ENDED);
         self.forget(outdated.or(ends).or(Known::RING_OPEN));
     }
@@ -279,7 +287,7 @@ impl Seen {
         self.now.has(condition)
     }
 
-    /// What a look ahead met, if there was one.
+    /// The outcome of a peek, if there was one.
     pub(super) fn peeked(&self) -> Option<Peeked> {
         self.knows(Known::PEEKED).then_some(self.peeked)
     }
@@ -303,7 +311,7 @@ impl Seen {
         self.forget_values();
     }
 
-    /// Values that mean nothing are zero, so that equal states are equal.
+    /// Resets fields without a value to zero, so that equal states compare as equal.
     fn forget_values(&mut self) {
         if !self.knows(Known::QUEUED) {
             self.queued = 0;
@@ -317,8 +325,8 @@ impl Seen {
         if !self.knows(Known::KERNEL) {
             self.kernel = None;
         }
-        if !self.knows(Known::MAIL) {
-            self.heard = Heard::default();
+        if !self.knows(Known::MESSAGES) {
+            self.messages = ReceivedMessages::default();
         }
     }
 }

@@ -1,39 +1,46 @@
-//! The questions that spare a call the table, against the table.
+//! Compares the shortcuts, which spare a call the table, with the table.
 
 use super::receive::Source;
 use super::send::Sink;
-use super::{Conditions, Counts, Fact, Heard, Message, Read, Receiver, Seen, Sender, Step, Wire};
-use super::{Look, WaitFor, Write};
+use super::{
+    Conditions, Counts, Fact, Message, Read, ReceivedMessages, Receiver, Seen, Sender, Step, Wire,
+};
+use super::{Observation, WaitFor, Write};
 
-fn heard(message: Option<Message>) -> Heard {
+fn received(message: Option<Message>) -> ReceivedMessages {
     let counts = message.map_or(Counts::default(), |m| Counts::default().after(m));
-    Heard { counts, up_offset: 0 }
+    ReceivedMessages { counts, up_offset: 0 }
 }
 
-/// What a query answers with the first observation that it asks for.
-fn after_one_look<D>(
+/// The first observation that a query asks for, and its step after that.
+fn after_one_observation<D>(
     now: Conditions,
-    messages: Heard,
+    messages: ReceivedMessages,
     mut query: impl FnMut(&mut Seen) -> Step<D>,
-) -> Option<(Look, Step<D>)> {
+) -> Option<(Observation, Step<D>)> {
     let mut seen = Seen::new(now);
-    let Step::Look(look @ (Look::Mail | Look::News)) = query(&mut seen) else { return None };
-    seen.note::<Wire>(Fact::Mail(messages), || now);
-    Some((look, query(&mut seen)))
+    let Step::Observe(observation @ (Observation::Messages | Observation::PolledMessages)) =
+        query(&mut seen)
+    else {
+        return None;
+    };
+    seen.note::<Wire>(Fact::Messages(messages), || now);
+    Some((observation, query(&mut seen)))
 }
 
 #[test]
 fn a_write_goes_to_the_ring_at_once_where_the_table_says_so() {
     let mut n_direct = 0;
-    for sink in [Sink::Tcp, Sink::Ring, Sink::Leaving] {
+    for sink in [Sink::Tcp, Sink::Ring, Sink::DrainingRing] {
         for message in [None, Some(Message::Leave), Some(Message::Ready)] {
-            let messages = heard(message);
+            let messages = received(message);
             for now in Conditions::every() {
                 let mut at: Sender = Sender::after(1);
                 (at.sink, at.ring_bytes) = (sink, 1);
-                let is_direct = at.writes_ring(now, messages);
-                let answer = after_one_look(now, messages, |seen| at.write(seen));
-                let is_ring = matches!(answer, Some((Look::Mail, Step::Done(Write::Ring))));
+                let is_direct = at.writes_ring(now.flags(), messages);
+                let answer = after_one_observation(now, messages, |seen| at.write(seen));
+                let is_ring =
+                    matches!(answer, Some((Observation::Messages, Step::Done(Write::Ring))));
                 assert_eq!(is_direct, is_ring, "{sink:?}, {message:?}, {now:?}: {answer:?}");
                 n_direct += u32::from(is_direct);
             }
@@ -42,19 +49,21 @@ fn a_write_goes_to_the_ring_at_once_where_the_table_says_so() {
     assert!(n_direct != 0);
 }
 
-/// A pinned receiver that has asked its peer to leave the ring may read it too, but is rare.
+/// A pinned receiver that has asked its peer to leave the ring may read it too; the shortcut leaves
+/// that rare case to the table.
 #[test]
 fn a_read_takes_the_ring_at_once_only_where_the_table_says_so() {
     let mut n_direct = 0;
-    for source in [Source::Tcp, Source::Invited, Source::Clamped, Source::Ring] {
+    for source in [Source::Tcp, Source::Invited, Source::DrainingTcp, Source::Ring] {
         for message in [None, Some(Message::Down), Some(Message::Up { offset: 3 })] {
-            let messages = heard(message);
+            let messages = received(message);
             for now in Conditions::every() {
                 let mut at: Receiver = Receiver::after(1);
                 at.source = source;
-                let is_direct = at.reads_ring(now, messages);
-                let answer = after_one_look(now, messages, |seen| at.read(seen));
-                let is_ring = matches!(answer, Some((Look::News, Step::Done(Read::Ring))));
+                let is_direct = at.reads_ring(now.flags(), messages);
+                let answer = after_one_observation(now, messages, |seen| at.read(seen));
+                let is_ring =
+                    matches!(answer, Some((Observation::PolledMessages, Step::Done(Read::Ring))));
                 let is_pinned = now.has(Conditions::PINNED);
                 assert!(
                     is_direct == is_ring || !is_direct && is_pinned,
@@ -71,19 +80,19 @@ fn a_read_takes_the_ring_at_once_only_where_the_table_says_so() {
 fn a_read_of_an_empty_ring_waits_at_once_only_where_the_table_says_so() {
     let mut n_waits = 0;
     for message in [None, Some(Message::Down), Some(Message::Up { offset: 3 })] {
-        let messages = heard(message);
+        let messages = received(message);
         for now in Conditions::every() {
             let mut at: Receiver = Receiver::after(1);
             at.source = Source::Ring;
-            let waits = at.waits_for_ring(now, messages);
-            if !at.reads_ring(now, messages) {
+            let waits = at.waits_for_ring(now.flags(), messages);
+            if !at.reads_ring(now.flags(), messages) {
                 assert!(!waits, "{message:?}, {now:?}");
                 continue;
             }
             let mut seen = Seen::new(now);
             let answer = loop {
                 let fact = match at.read(&mut seen) {
-                    Step::Look(Look::News) => Fact::Mail(messages),
+                    Step::Observe(Observation::PolledMessages) => Fact::Messages(messages),
                     Step::Done(Read::Ring) => Fact::RingEmpty,
                     answer => break answer,
                 };

@@ -2,17 +2,18 @@
 
 use super::Message;
 
-/// The next thing to do for a query.
+/// The next step of a query.
 ///
-/// The caller does it, tells the switch what came of it, and asks the query again, until it is
-/// [`Self::Done`].
+/// The caller takes it, reports the outcome to the switch, and asks the query again, until the step
+/// is [`Self::Done`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step<D> {
-    /// Make this observation; answer with a [`Fact`](super::Fact).
-    Look(Look),
-    /// Send this message; answer with `said`. It either goes out as a whole, or there is no room.
-    Say(Message),
-    /// Keep the stream on TCP for good: raise [`PINNED`](super::Conditions::PINNED), and answer
+    /// Make this observation; report it as a [`Fact`](super::Fact).
+    Observe(Observation),
+    /// Send this message; report it with `note_send`. It either goes out as a whole, or there is no
+    /// room.
+    Send(Message),
+    /// Keep the stream on TCP for good: raise [`PINNED`](super::Conditions::PINNED), and report it
     /// with [`Seen::pinned`](super::Seen::pinned).
     Pin(Cause),
     /// The answer.
@@ -24,46 +25,47 @@ impl<D> Step<D> {
     #[must_use]
     pub fn map<T>(self, f: impl FnOnce(D) -> T) -> Step<T> {
         match self {
-            Self::Look(look) => Step::Look(look),
-            Self::Say(message) => Step::Say(message),
+            Self::Observe(observation) => Step::Observe(observation),
+            Self::Send(message) => Step::Send(message),
             Self::Pin(cause) => Step::Pin(cause),
             Self::Done(answer) => Step::Done(f(answer)),
         }
     }
 }
 
-/// An observation.
+/// An observation of the kernel's socket or of the ring, which the caller makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Look {
-    /// Messages that anything has taken from the ring so far. Loads of memory.
-    Mail,
-    /// Messages that have arrived on the ring: takes what waits there, unless another thread is
-    /// doing so just now.
-    News,
-    /// All messages that had arrived on the ring when the look began: takes what waits there, under
-    /// the lock under which it is taken.
+pub enum Observation {
+    /// The messages that any thread has received from the ring so far. It only loads memory.
     Messages,
+    /// The messages that have arrived on the ring. It dispatches arrivals first, unless another
+    /// thread does so at the moment.
+    PolledMessages,
+    /// All messages that had arrived on the ring when the observation began. It dispatches arrivals
+    /// first, and waits for the lock that this takes.
+    AllMessages,
     /// Bytes in the kernel's receive queue, up to an urgent one (`FIONREAD`).
     Queued,
-    /// Bytes that the kernel's socket has given out, by the kernel's own count.
+    /// Bytes that have been read from the kernel's socket, by the kernel's own count.
     KernelRead,
-    /// Bytes that the kernel's socket has taken, by the kernel's own count.
+    /// Bytes that have been written to the kernel's socket, by the kernel's own count.
     KernelWritten,
     /// Whether the receiving direction of TCP has ended (`POLLRDHUP`).
     TcpEnded,
-    /// What a read of the kernel's socket would meet (`MSG_PEEK`).
+    /// What a read of the kernel's socket would return (`MSG_PEEK`).
     Peek,
     /// Whether the kernel's queue has bytes that the same call may take: the first is not urgent.
-    TcpGoesOn,
+    TcpHasMore,
     /// Whether a call that has received something must end before the kernel's socket: at an urgent
     /// byte, and at an error, which the kernel reports once.
-    TcpStops,
-    /// Bytes that a read of the ring would return. Takes what waits there first.
+    TcpEndsCall,
+    /// Bytes that a read of the ring would return. It dispatches arrivals first.
     RingBytes,
-    /// Whether the ring carries the peer's end, or has failed. Takes what waits there first.
+    /// Whether the peer's end has arrived on the ring, or the ring has failed. It dispatches
+    /// arrivals first.
     RingEnd,
     /// Whether the peer's device has everything that was sent on the ring, or the ring has failed.
-    /// Takes what waits there first.
+    /// It dispatches arrivals first.
     Drained,
     /// Whether the peer has gone and left bytes unread on the ring: TCP would have sent a reset.
     LeftUnread,
@@ -74,7 +76,7 @@ pub enum Look {
 /// Why the switch pins a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// Bytes went through the kernel's socket that did not pass by here.
+    /// Bytes went through the kernel's socket without rsock: bare system calls, or another process.
     ForeignUse,
     /// The peer sends urgent data.
     Urgent,
@@ -82,7 +84,7 @@ pub enum Cause {
     RingFailed,
 }
 
-/// What ends a stream for a query that cannot go on.
+/// Why a stream cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
     /// The peer broke the protocol (`EPROTO`).
@@ -97,8 +99,8 @@ pub enum Fault {
 
 /// What moving a direction takes, whatever the query.
 pub(super) enum Move {
-    Look(Look),
-    Say(Message),
+    Observe(Observation),
+    Send(Message),
     Pin(Cause),
     Fault(Fault),
 }
@@ -106,8 +108,8 @@ pub(super) enum Move {
 impl<D: From<Fault>> From<Move> for Step<D> {
     fn from(this: Move) -> Self {
         match this {
-            Move::Look(look) => Self::Look(look),
-            Move::Say(message) => Self::Say(message),
+            Move::Observe(observation) => Self::Observe(observation),
+            Move::Send(message) => Self::Send(message),
             Move::Pin(cause) => Self::Pin(cause),
             Move::Fault(fault) => Self::Done(fault.into()),
         }

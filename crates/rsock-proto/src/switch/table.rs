@@ -1,10 +1,11 @@
-//! The table as a text: what every query asks and answers, in every place, in every situation.
+//! The table as a text: the steps and the answer of every query, in every state of a direction and
+//! every situation.
 
 use super::receive::Source;
 use super::send::Sink;
 use super::{
-    Cause, Conditions, Counts, Fact, Heard, Look, Message, Peeked, Read, Receiver, Rules, Seen,
-    Sender, Step, Wire, Write,
+    Cause, Conditions, Counts, Fact, Message, Observation, Peeked, Read, ReceivedMessages,
+    Receiver, Rules, Seen, Sender, Step, Wire, Write,
 };
 use std::fmt::{Debug, Write as _};
 
@@ -15,13 +16,13 @@ const SNAPSHOT: &str = include_str!("table.snap");
 struct Situation {
     name: &'static str,
     now: Conditions,
-    /// What holds besides once what holds is found out anew.
+    /// Further conditions, when they are observed again.
     later: Conditions,
-    heard: Option<Message>,
+    message: Option<Message>,
     queued: u64,
     peeked: Peeked,
     ring: u64,
-    /// Beside what our own count says.
+    /// Bytes that the kernel counts and the direction does not.
     foreign: u64,
     has_tcp_ended: bool,
     has_ring_ended: bool,
@@ -29,14 +30,14 @@ struct Situation {
     is_drained: bool,
     is_unread: bool,
     has_room: bool,
-    says: bool,
+    has_message_room: bool,
 }
 
 const CALM: Situation = Situation {
     name: "nothing",
     now: Conditions::PAIRED,
     later: Conditions::NONE,
-    heard: None,
+    message: None,
     queued: 0,
     peeked: Peeked::Nothing,
     ring: 0,
@@ -47,24 +48,28 @@ const CALM: Situation = Situation {
     is_drained: true,
     is_unread: false,
     has_room: false,
-    says: true,
+    has_message_room: true,
 };
 
-const FAR: Conditions = Conditions::PAIRED.with(Conditions::BETWEEN_HOSTS);
+const REMOTE: Conditions = Conditions::PAIRED.with(Conditions::BETWEEN_HOSTS);
 const ENDED: Situation =
     Situation { name: "TCP ended", has_tcp_ended: true, peeked: Peeked::End, ..CALM };
 
-/// The ring to another host has failed, which a look finds as an end of the ring, and as drained.
+/// The ring to another host has failed, which is observed as an end of the ring, and as drained.
 const FAILED: Situation = Situation {
-    name: "far, failed",
-    now: FAR.with(Conditions::RING_FAILED),
+    name: "remote, failed",
+    now: REMOTE.with(Conditions::RING_FAILED),
     has_ring_ended: true,
     has_ring_failed: true,
     ..CALM
 };
-/// The same, when nothing has looked yet.
-const FAILS: Situation =
-    Situation { name: "far, fails meanwhile", now: FAR, later: Conditions::RING_FAILED, ..FAILED };
+/// The same, before the failure is observed.
+const FAILS: Situation = Situation {
+    name: "remote, fails meanwhile",
+    now: REMOTE,
+    later: Conditions::RING_FAILED,
+    ..FAILED
+};
 
 fn on(condition: Conditions) -> Conditions {
     CALM.now.with(condition)
@@ -78,19 +83,19 @@ fn receiving() -> Vec<Situation> {
         Situation { name: "no ring", now: C::NONE, ..CALM },
         Situation { name: "2 on TCP", queued: 2, peeked: Peeked::Bytes, ..CALM },
         Situation { name: "2 on the ring", ring: 2, ..CALM },
-        Situation { name: "Up at 3", heard: Some(Message::Up { offset: 3 }), ring: 2, ..CALM },
-        Situation { name: "Up behind", heard: Some(Message::Up { offset: 0 }), ..CALM },
-        Situation { name: "Down", heard: down, ..CALM },
-        Situation { name: "Down, 2 on the ring", heard: down, ring: 2, ..CALM },
-        Situation { name: "no room for messages", says: false, ..CALM },
+        Situation { name: "Up at 3", message: Some(Message::Up { offset: 3 }), ring: 2, ..CALM },
+        Situation { name: "Up behind", message: Some(Message::Up { offset: 0 }), ..CALM },
+        Situation { name: "Down", message: down, ..CALM },
+        Situation { name: "Down, 2 on the ring", message: down, ring: 2, ..CALM },
+        Situation { name: "no room for messages", has_message_room: false, ..CALM },
         Situation { name: "pinned", now: on(C::PINNED), ..CALM },
-        Situation { name: "pinned, Down", now: on(C::PINNED), heard: down, ..CALM },
+        Situation { name: "pinned, Down", now: on(C::PINNED), message: down, ..CALM },
         Situation { name: "kernel-only waiter", now: on(C::KERNEL_ONLY_WAITER), ..CALM },
         Situation { name: "foreign use", foreign: 1, ..CALM },
-        Situation { name: "urgent byte", peeked: Peeked::Mark, ..CALM },
+        Situation { name: "urgent byte", peeked: Peeked::UrgentMark, ..CALM },
         Situation {
-            name: "seam crossed, 2 on TCP",
-            now: on(C::SEAM_CROSSED.with(C::HAS_RECEIVED)),
+            name: "channel changed, 2 on TCP",
+            now: on(C::CHANNEL_CHANGED.with(C::HAS_RECEIVED)),
             queued: 2,
             peeked: Peeked::Bytes,
             ..CALM
@@ -98,12 +103,17 @@ fn receiving() -> Vec<Situation> {
         Situation {
             name: "received, urgent byte",
             now: on(C::HAS_RECEIVED),
-            peeked: Peeked::Mark,
+            peeked: Peeked::UrgentMark,
             ..CALM
         },
-        Situation { name: "look due", now: on(C::LOOK_DUE), ..CALM },
-        Situation { now: on(C::LOOK_DUE), ..ENDED },
-        Situation { name: "TCP ended, unread", now: on(C::LOOK_DUE), is_unread: true, ..ENDED },
+        Situation { name: "socket check due", now: on(C::SOCKET_CHECK_DUE), ..CALM },
+        Situation { now: on(C::SOCKET_CHECK_DUE), ..ENDED },
+        Situation {
+            name: "TCP ended, unread",
+            now: on(C::SOCKET_CHECK_DUE),
+            is_unread: true,
+            ..ENDED
+        },
         Situation { name: "both ended", has_ring_ended: true, ..ENDED },
         Situation { name: "ring ended", has_ring_ended: true, ..CALM },
         Situation {
@@ -114,37 +124,37 @@ fn receiving() -> Vec<Situation> {
             ..CALM
         },
         Situation { name: "shut reading", now: on(C::RECEIVING_ENDED), ..ENDED },
-        Situation { name: "far, TCP ended", now: FAR.with(C::LOOK_DUE), ..ENDED },
-        Situation { name: "far, both ended", now: FAR, has_ring_ended: true, ..ENDED },
+        Situation { name: "remote, TCP ended", now: REMOTE.with(C::SOCKET_CHECK_DUE), ..ENDED },
+        Situation { name: "remote, both ended", now: REMOTE, has_ring_ended: true, ..ENDED },
         Situation {
-            name: "far, grace over",
-            now: FAR.with(C::GRACE_OVER).with(C::LOOK_DUE),
+            name: "remote, end overdue",
+            now: REMOTE.with(C::END_OVERDUE).with(C::SOCKET_CHECK_DUE),
             ..ENDED
         },
         Situation { name: "broken", now: on(C::BROKEN), ..ENDED },
         Situation { name: "error on TCP", peeked: Peeked::Error, has_tcp_ended: true, ..CALM },
         Situation {
             name: "error on TCP, Up at 1",
-            heard: Some(Message::Up { offset: 1 }),
+            message: Some(Message::Up { offset: 1 }),
             peeked: Peeked::Error,
             ..ENDED
         },
         Situation { name: "shut reading meanwhile", later: C::RECEIVING_ENDED, ..ENDED },
         FAILED,
         Situation {
-            name: "far, failed, TCP ended",
+            name: "remote, failed, TCP ended",
             has_tcp_ended: true,
             peeked: Peeked::End,
             ..FAILED
         },
         FAILS,
         Situation {
-            name: "far, fails meanwhile, TCP ended",
+            name: "remote, fails meanwhile, TCP ended",
             has_tcp_ended: true,
             peeked: Peeked::End,
             ..FAILS
         },
-        Situation { name: "far, broken", now: FAR.with(C::BROKEN), ..ENDED },
+        Situation { name: "remote, broken", now: REMOTE.with(C::BROKEN), ..ENDED },
     ]
 }
 
@@ -155,52 +165,62 @@ fn sending() -> Vec<Situation> {
         CALM,
         Situation { name: "no ring", now: C::NONE, ..CALM },
         Situation { name: "room", has_room: true, ..CALM },
-        Situation { name: "Ready", heard: ready, has_room: true, ..CALM },
-        Situation { name: "Ready, no room for Up", heard: ready, says: false, ..CALM },
-        Situation { name: "Ready, foreign use", heard: ready, foreign: 1, ..CALM },
-        Situation { name: "Ready, ended", now: on(C::SENDING_ENDED), heard: ready, ..CALM },
-        Situation { name: "Leave", heard: leave, has_room: true, ..CALM },
+        Situation { name: "Ready", message: ready, has_room: true, ..CALM },
+        Situation {
+            name: "Ready, no room for Up",
+            message: ready,
+            has_message_room: false,
+            ..CALM
+        },
+        Situation { name: "Ready, foreign use", message: ready, foreign: 1, ..CALM },
+        Situation { name: "Ready, ended", now: on(C::SENDING_ENDED), message: ready, ..CALM },
+        Situation { name: "Leave", message: leave, has_room: true, ..CALM },
         Situation { name: "pinned", now: on(C::PINNED), has_room: true, ..CALM },
-        Situation { name: "pinned, no room", now: on(C::PINNED), says: false, ..CALM },
-        Situation { name: "patience over", now: on(C::PATIENCE_OVER), ..CALM },
+        Situation { name: "pinned, no room", now: on(C::PINNED), has_message_room: false, ..CALM },
+        Situation { name: "spill due", now: on(C::SPILL_DUE), ..CALM },
         Situation { name: "kernel call", now: on(C::KERNEL_CALL), has_room: true, ..CALM },
-        Situation { name: "look due", now: on(C::LOOK_DUE), has_room: true, ..CALM },
-        Situation { now: on(C::LOOK_DUE), has_room: true, ..ENDED },
+        Situation {
+            name: "socket check due",
+            now: on(C::SOCKET_CHECK_DUE),
+            has_room: true,
+            ..CALM
+        },
+        Situation { now: on(C::SOCKET_CHECK_DUE), has_room: true, ..ENDED },
         Situation { name: "unread", is_unread: true, ..CALM },
         Situation { name: "ring closed", has_ring_ended: true, ..CALM },
-        Situation { name: "far, ring closed", now: FAR, has_ring_ended: true, ..CALM },
+        Situation { name: "remote, ring closed", now: REMOTE, has_ring_ended: true, ..CALM },
         Situation {
-            name: "far, patience over",
-            now: FAR.with(C::PATIENCE_OVER),
+            name: "remote, spill due",
+            now: REMOTE.with(C::SPILL_DUE),
             is_drained: false,
             ..CALM
         },
-        Situation { name: "far, drained", now: FAR, ..CALM },
+        Situation { name: "remote, drained", now: REMOTE, ..CALM },
         Situation {
-            name: "far, silent",
-            now: FAR.with(C::DEVICE_SILENT),
+            name: "remote, silent",
+            now: REMOTE.with(C::DEVICE_SILENT),
             is_drained: false,
             ..CALM
         },
         FAILED,
-        Situation { name: "far, failed, Ready", heard: ready, ..FAILED },
-        Situation { name: "far, failed, pinned", now: FAILED.now.with(C::PINNED), ..FAILED },
+        Situation { name: "remote, failed, Ready", message: ready, ..FAILED },
+        Situation { name: "remote, failed, pinned", now: FAILED.now.with(C::PINNED), ..FAILED },
         Situation {
-            name: "far, failed, pinned, refuses",
+            name: "remote, failed, pinned, refuses",
             now: FAILED.now.with(C::PINNED),
-            says: false,
+            has_message_room: false,
             ..FAILED
         },
         Situation {
-            name: "far, failed, kernel call, refuses",
+            name: "remote, failed, kernel call, refuses",
             now: FAILED.now.with(C::KERNEL_CALL),
-            says: false,
+            has_message_room: false,
             ..FAILED
         },
         Situation {
             name: "kernel call, no room for Down",
             now: on(C::KERNEL_CALL),
-            says: false,
+            has_message_room: false,
             ..CALM
         },
         FAILS,
@@ -208,41 +228,41 @@ fn sending() -> Vec<Situation> {
 }
 
 impl Situation {
-    fn look(&self, look: Look, counted: u64) -> Fact {
-        let counts = self.heard.map_or(Counts::default(), |m| Counts::default().after(m));
-        let up_offset = match self.heard {
+    fn observe(&self, observation: Observation, counted: u64) -> Fact {
+        let counts = self.message.map_or(Counts::default(), |m| Counts::default().after(m));
+        let up_offset = match self.message {
             Some(Message::Up { offset }) => offset,
             _ => 0,
         };
-        let heard = Heard { counts, up_offset };
-        match look {
-            Look::Mail | Look::News => Fact::Mail(heard),
-            Look::Messages => Fact::Messages(heard),
-            Look::Queued => Fact::Queued(self.queued),
-            Look::KernelRead | Look::KernelWritten => {
+        let messages = ReceivedMessages { counts, up_offset };
+        match observation {
+            Observation::Messages | Observation::PolledMessages => Fact::Messages(messages),
+            Observation::AllMessages => Fact::AllMessages(messages),
+            Observation::Queued => Fact::Queued(self.queued),
+            Observation::KernelRead | Observation::KernelWritten => {
                 Fact::KernelCount(Some(counted + self.foreign))
             }
-            Look::TcpEnded => Fact::TcpEnded(self.has_tcp_ended),
-            Look::TcpGoesOn => Fact::TcpGoesOn(self.queued != 0),
-            Look::TcpStops => Fact::TcpStops(self.peeked == Peeked::Mark),
-            Look::Peek => Fact::Peeked(self.peeked),
-            Look::RingBytes => Fact::RingBytes(self.ring),
-            Look::RingEnd => Fact::RingEnd(self.has_ring_ended),
-            Look::Drained => Fact::Drained(self.is_drained),
-            Look::LeftUnread => Fact::LeftUnread(self.is_unread),
-            Look::PeerGone => Fact::PeerGone(self.has_tcp_ended),
+            Observation::TcpEnded => Fact::TcpEnded(self.has_tcp_ended),
+            Observation::TcpHasMore => Fact::TcpHasMore(self.queued != 0),
+            Observation::TcpEndsCall => Fact::TcpEndsCall(self.peeked == Peeked::UrgentMark),
+            Observation::Peek => Fact::Peeked(self.peeked),
+            Observation::RingBytes => Fact::RingBytes(self.ring),
+            Observation::RingEnd => Fact::RingEnd(self.has_ring_ended),
+            Observation::Drained => Fact::Drained(self.is_drained),
+            Observation::LeftUnread => Fact::LeftUnread(self.is_unread),
+            Observation::PeerGone => Fact::PeerGone(self.has_tcp_ended),
         }
     }
 
-    /// What a read that was asked for comes to; `None` if it returns bytes.
+    /// The outcome of a read that was asked for; `None` if it returns bytes.
     fn read(&self, read: Read) -> Option<Fact> {
         match read {
             Read::Tcp { .. } if self.peeked == Peeked::Bytes => None,
-            Read::Tcp { .. } if self.has_tcp_ended => Some(Fact::TcpEnd),
+            Read::Tcp { .. } if self.has_tcp_ended => Some(Fact::TcpEof),
             Read::Tcp { .. } => Some(Fact::TcpEmpty),
             Read::Ring if self.ring != 0 => None,
             Read::Ring if self.has_ring_failed => Some(Fact::RingFailed),
-            Read::Ring if self.has_ring_ended => Some(Fact::RingEnds),
+            Read::Ring if self.has_ring_ended => Some(Fact::RingEof),
             Read::Ring => Some(Fact::RingEmpty),
             _ => None,
         }
@@ -259,16 +279,16 @@ impl Situation {
     }
 }
 
-/// Both directions, as far as following their steps goes.
+/// Both directions: what `follow` needs of them.
 trait Direction: Copy {
-    fn said(&mut self, message: Message, is_sent: bool, seen: &mut Seen);
+    fn note_send(&mut self, message: Message, is_sent: bool, seen: &mut Seen);
     fn counted(&self) -> u64;
     fn place(&self) -> String;
 }
 
 impl<R: Rules> Direction for Receiver<R> {
-    fn said(&mut self, message: Message, is_sent: bool, seen: &mut Seen) {
-        self.said(message, is_sent, seen);
+    fn note_send(&mut self, message: Message, is_sent: bool, seen: &mut Seen) {
+        self.note_send(message, is_sent, seen);
     }
 
     fn counted(&self) -> u64 {
@@ -276,14 +296,14 @@ impl<R: Rules> Direction for Receiver<R> {
     }
 
     fn place(&self) -> String {
-        let declined = if self.is_declined != 0 { ", refused" } else { "" };
+        let declined = if self.was_refused != 0 { ", refused" } else { "" };
         format!("{:?}{declined}", self.source)
     }
 }
 
 impl<R: Rules> Direction for Sender<R> {
-    fn said(&mut self, message: Message, is_sent: bool, seen: &mut Seen) {
-        self.said(message, is_sent, seen);
+    fn note_send(&mut self, message: Message, is_sent: bool, seen: &mut Seen) {
+        self.note_send(message, is_sent, seen);
     }
 
     fn counted(&self) -> u64 {
@@ -308,13 +328,15 @@ fn follow<T: Direction, D: Debug + Copy>(
     let mut text = String::new();
     for _ in 0..40 {
         match query(&mut at, &mut seen) {
-            Step::Look(look) => {
-                write!(text, "{look:?} ").unwrap();
-                seen.note::<Wire>(situation.look(look, at.counted()), || now.with(situation.later));
+            Step::Observe(observation) => {
+                write!(text, "{observation:?} ").unwrap();
+                seen.note::<Wire>(situation.observe(observation, at.counted()), || {
+                    now.with(situation.later)
+                });
             }
-            Step::Say(message) => {
-                write!(text, "say-{message:?} ").unwrap();
-                at.said(message, situation.says, &mut seen);
+            Step::Send(message) => {
+                write!(text, "send-{message:?} ").unwrap();
+                at.note_send(message, situation.has_message_room, &mut seen);
             }
             Step::Pin(cause) => {
                 write!(text, "pin-{} ", pin(cause)).unwrap();
@@ -351,11 +373,11 @@ fn receivers() -> [Receiver; 4] {
         (at.source, at.limit) = (source, limit);
         at
     };
-    [at(Source::Tcp, 0), at(Source::Invited, 0), at(Source::Clamped, 3), at(Source::Ring, 0)]
+    [at(Source::Tcp, 0), at(Source::Invited, 0), at(Source::DrainingTcp, 3), at(Source::Ring, 0)]
 }
 
 fn senders() -> [Sender; 3] {
-    [Sink::Tcp, Sink::Ring, Sink::Leaving].map(|sink| {
+    [Sink::Tcp, Sink::Ring, Sink::DrainingRing].map(|sink| {
         let mut at = Sender::after(1);
         (at.sink, at.ring_bytes) = (sink, 1);
         at
@@ -402,8 +424,8 @@ fn print() -> String {
     print_receiving(&mut out, "poll_input", Receiver::poll_input, |_, _| None);
     print_receiving(&mut out, "count_readable", Receiver::count_readable, |_, _| None);
     print_receiving(&mut out, "leave", Receiver::leave, |_, _| None);
-    print_receiving(&mut out, "look_ahead", |at, seen| at.look_ahead(seen), |_, _| None);
-    print_receiving(&mut out, "reads_on", |at, seen| at.reads_on(seen), |_, _| None);
+    print_receiving(&mut out, "peek_order", |at, seen| at.peek_order(seen), |_, _| None);
+    print_receiving(&mut out, "read_continues", |at, seen| at.read_continues(seen), |_, _| None);
     print_sending(&mut out, "write", Sender::write, |s, write| s.write(write));
     print_sending(&mut out, "poll_output", Sender::poll_output, |s, output| match output {
         super::Output::Ring if !s.has_room => Some(Fact::RingFull),

@@ -8,7 +8,7 @@ use crate::source::Mark;
 use crate::waiter::Waiter;
 use crate::waiting::Direction;
 use crate::wakers::{WakerKey, Wakers};
-use rsock_core::accelerate::{self, AcceleratedStream, FallbackReason, PollEntry};
+use rsock_core::accelerate::{self, AcceleratedStream, FallbackReason, PollDescriptor};
 use rsock_core::rsocket::AcceleratedSocket;
 use rustix::event::PollFlags;
 use rustix::net::{RecvFlags, SendFlags};
@@ -72,7 +72,7 @@ impl Accelerated {
 
     /// Which of `events` hold now, as `poll(2)`.
     fn events(&self, events: PollFlags) -> io::Result<PollFlags> {
-        let entry = PollEntry {
+        let entry = PollDescriptor {
             fd: self.socket.as_raw_fd(),
             stream: self.stream.as_deref().map(Into::into),
             listener: None,

@@ -89,7 +89,7 @@ pub(crate) async fn connect_with(settings: rsock_tokio::Builder) -> (Stream, Str
 pub(crate) async fn settle(a: &mut Stream, b: &mut Stream) {
     let mut byte = [0];
     for _ in 0..10_000 {
-        if a.acceleration().is_both() && b.acceleration().is_both() {
+        if a.channels().are_accelerated() && b.channels().are_accelerated() {
             return;
         }
         a.write_all(&[7]).await.expect("write");

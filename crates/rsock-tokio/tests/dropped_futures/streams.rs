@@ -64,7 +64,7 @@ impl Places for Accelerated {
     }
 
     fn may_move_to_tcp(stream: &Stream) -> bool {
-        stream.acceleration().sending
+        stream.channels().send.is_ring()
     }
 }
 

@@ -33,6 +33,13 @@ pub fn is_flooded() -> bool {
     HELPERS.iter().all(is_at_work) || KEPT.load(Ordering::Relaxed) >= MOST
 }
 
+/// Descriptors of other processes that stay open for good, because no helper could close them: all
+/// were busy, or did not get a CPU for long.
+#[must_use]
+pub fn n_kept_open() -> usize {
+    KEPT.load(Ordering::Relaxed)
+}
+
 /// Whether the helper of this slot runs. Reaps it if it has ended, which never blocks.
 fn is_at_work(place: &AtomicI32) -> bool {
     match place.load(Ordering::Relaxed) {

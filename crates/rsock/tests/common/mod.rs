@@ -26,7 +26,7 @@ pub(crate) fn on_ring() -> (Stream, Stream) {
     let (client, server) = pair(Builder::new());
     let mut byte = [0];
     for _ in 0..10_000 {
-        if client.transports().are_accelerated() && server.transports().are_accelerated() {
+        if client.channels().are_accelerated() && server.channels().are_accelerated() {
             return (client, server);
         }
         (&client).write_all(&byte).unwrap();

@@ -7,6 +7,7 @@
 //! fails within a short time, a process that the program does not see keeps the stream and carries
 //! its bytes ([`crate::accelerate::handoff::relay`]); the program goes on with a socket proxy.
 
+mod calls;
 pub(super) mod detached_process;
 mod relay;
 
@@ -16,7 +17,7 @@ use crate::accelerate::state::{FLAG_RX_PLAIN, FLAG_RX_SHUT, FLAG_TX_PLAIN, FLAG_
 use crate::accelerate::{AcceleratedStream, FLAG_PINNED, FallbackReason, Search, socket_proxy};
 use crate::interrupt::Section;
 use crate::sys;
-use rsock_proto::switch::{Fault, Left, Receiver, Settled};
+use rsock_proto::switch::{Fault, LeaveStatus, Receiver, SettleStatus};
 use rsock_verbs::family;
 use rsock_verbs::soft;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -64,12 +65,12 @@ impl AcceleratedStream {
         loop {
             let mark = path.mark();
             let has_left = self.leave(fd, path, need);
-            if has_left == Left::Yes {
+            if has_left == LeaveStatus::Yes {
                 return true;
             }
             let left = sys::time_left(deadline).unwrap_or_default();
             // The bytes on the ring have to be read first: there is no reason to wait longer.
-            if left.is_zero() || has_left == Left::BytesOnRing {
+            if left.is_zero() || has_left == LeaveStatus::BytesOnRing {
                 return false;
             }
             let _ = path.park(mark, left);
@@ -86,7 +87,7 @@ impl AcceleratedStream {
     /// stream is unchanged.
     pub fn hand_off(&self, fd: BorrowedFd<'_>, claim: Claim) -> io::Result<Option<OwnedFd>> {
         let Some(path) = self.path().filter(|_| !self.is_plain()) else { return Ok(None) };
-        if self.leave(fd, path, Need::Both) == Left::Yes {
+        if self.leave(fd, path, Need::Both) == LeaveStatus::Yes {
             return Ok(None);
         }
         let Some(stream) = path.soft() else {
@@ -182,16 +183,16 @@ impl AcceleratedStream {
 
     /// How far the stream is from being the kernel's alone, in the directions that are needed. It
     /// has been pinned.
-    fn leave(&self, fd: BorrowedFd<'_>, path: &Path, need: Need) -> Left {
+    fn leave(&self, fd: BorrowedFd<'_>, path: &Path, need: Need) -> LeaveStatus {
         let _section = Section::enter();
         {
             let mut tx = self.dirs.tx.0.lock();
             match self.settle_sending(fd, &mut tx) {
-                Settled::Yes if need == Need::Write => return Left::Yes,
-                Settled::Yes => {}
-                Settled::NotYet => return Left::NotYet,
-                Settled::BreakOff => return Left::Fault(Fault::Lost),
-                Settled::Fault(fault) => return Left::Fault(fault),
+                SettleStatus::Yes if need == Need::Write => return LeaveStatus::Yes,
+                SettleStatus::Yes => {}
+                SettleStatus::NotYet => return LeaveStatus::NotYet,
+                SettleStatus::BreakOff => return LeaveStatus::Fault(Fault::Lost),
+                SettleStatus::Fault(fault) => return LeaveStatus::Fault(fault),
             }
         }
         let mut rx = self.dirs.rx.0.lock();
@@ -201,6 +202,6 @@ impl AcceleratedStream {
         if rx.switch.is_on_tcp() {
             self.quiet_epoll_proxy(&rx, path);
         }
-        left.unwrap_or(Left::NotYet)
+        left.unwrap_or(LeaveStatus::NotYet)
     }
 }

@@ -50,6 +50,7 @@ pub(in crate::accelerate) fn run(
         outward,
         inward_ended: Ended::No,
         outward_ended: Ended::No,
+        is_discarding: false,
     };
     let mut idle = 0;
     loop {
@@ -75,6 +76,8 @@ struct Relay<'a> {
     outward: Buffer,
     inward_ended: Ended,
     outward_ended: Ended,
+    /// The stream takes no more bytes from the program.
+    is_discarding: bool,
 }
 
 /// How far the end of a direction has come.
@@ -130,16 +133,22 @@ impl Relay<'_> {
                 Err(Blocked::Broken) => return self.end_with_program(true),
             }
         }
+        if self.is_discarding {
+            self.outward.clear();
+        }
         match self.write_stream() {
             Ok(n) => moved |= n != 0,
             Err(Blocked::Full) => {}
+            Err(Blocked::Broken) if self.inward_ended == Ended::PassedOn => {
+                return self.end_with_stream();
+            }
             Err(Blocked::Broken) => {
-                // The program still gets what came before the end.
+                // The program still gets what came before the end. What it writes meanwhile is
+                // lost, as on TCP, and must not keep it waiting for room: a Unix socket refuses it,
+                // another one's is discarded.
                 self.outward.clear();
-                self.outward_ended = Ended::PassedOn;
-                if self.inward_ended == Ended::PassedOn {
-                    return self.end_with_stream();
-                }
+                self.is_discarding = true;
+                let _ = shutdown(self.program, Shutdown::Read);
             }
         }
         match self.outward_ended {
@@ -153,7 +162,8 @@ impl Relay<'_> {
             Ended::Seen(n) => self.outward_ended = Ended::Seen(n.saturating_sub(1)),
             Ended::PassedOn => {}
         }
-        if (self.inward_ended, self.outward_ended) == (Ended::PassedOn, Ended::PassedOn) {
+        let is_outward_over = self.is_discarding || self.outward_ended == Ended::PassedOn;
+        if self.inward_ended == Ended::PassedOn && is_outward_over {
             self.close_in_order();
             return Step::Over;
         }

@@ -1,5 +1,5 @@
-//! Peers that speak rsockets alone, the connecting side: after TCP's refusal, the same address and
-//! port among those of RDMA devices.
+//! Native connectors: after TCP has refused a connection, they try the same address and port over
+//! RDMA devices, where a peer that speaks rsockets alone may listen.
 //!
 //! The program's socket becomes the placeholder: it is connected to a socket of this process, so
 //! that event loops that wait for it, or a program that asks how the connect went, learn from the
@@ -26,8 +26,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 impl NativeStream {
-    /// Whether the configuration wants a peer at `remote` to be called by rsockets alone, should it
-    /// refuse TCP.
+    /// Whether the configuration allows a connection to `remote` by rsockets alone, if it refuses
+    /// TCP.
     #[must_use]
     pub fn may_connect(remote: SocketAddr) -> bool {
         listener::is_wanted() && trust().admits(remote.ip()) && remote.port() != 0
@@ -37,7 +37,8 @@ impl NativeStream {
     /// `socket` is the placeholder of the stream.
     ///
     /// # Errors
-    /// `ECONNREFUSED`, as TCP said, without an answer; or what the socket or the memory lacks.
+    /// `ECONNREFUSED`, the error of TCP, if the peer does not answer; errors of system calls, and
+    /// `ENOMEM`.
     pub fn connect(
         socket: BorrowedFd<'_>,
         remote: SocketAddr,
@@ -51,15 +52,15 @@ impl NativeStream {
         let deadline = sys::now() + limit;
         let connected =
             begin(socket, canonical(remote), deadline).and_then(|mut c| answer(&mut c, deadline));
-        // No device, no route, no listener, no answer: to the program they are the same.
+        // Without a device, a route, a listener or an answer, the program gets TCP's error.
         let (far, addrs) = connected.ok_or_else(refused)?;
         let domain = sockopt::socket_domain(socket)?;
         let kept = socket_proxy::connect_kept_end(domain, &socket, addrs.0.ip())?;
-        Self::new(socket, kept, far, addrs).ok_or_else(|| rustix::io::Errno::NOMEM.into())
+        Self::new(socket, kept, far.into(), addrs).ok_or_else(|| rustix::io::Errno::NOMEM.into())
     }
 }
 
-/// Begins to connect, from the address that the program has chosen, if it has.
+/// Begins to connect, from the address that the program has bound, if it has bound one.
 fn begin(socket: BorrowedFd<'_>, remote: SocketAddr, deadline: Instant) -> Option<Connecting> {
     let local = SocketAddr::try_from(getsockname(socket).ok()?).ok()?.ip().to_canonical();
     let now = sys::now();
@@ -82,10 +83,10 @@ fn answer(
                 asked = before;
                 let fd = connecting.as_fd().as_raw_fd();
                 let mut fds = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
-                // A handler does not end it: it is short.
+                // A signal handler does not end the wait, which is short.
                 let _ = sys::ppoll(&mut fds, sys::time_left(Some(deadline)), None);
             }
-            // Again, where the peer still knew the queue pair's number from another connection.
+            // Tries again if the peer still knew the queue pair's number from another connection.
             (Progress::Path(ctx, path), before) => {
                 let preparing = Preparing::new(&ctx, &path, &listener::config()).ok()?;
                 drop(before);

@@ -1,8 +1,8 @@
-//! Peers that speak rsockets alone, the listening side: beside a program's listening TCP socket,
-//! its place in the ports of RDMA devices.
+//! Native listeners: they accept peers that speak rsockets alone, at the port of RDMA devices with
+//! the same number as that of a program's listening TCP socket.
 //!
 //! A native listener has no thread of its own. The calls that wait on the socket serve it: they
-//! sleep on its one descriptor too, and do what it asks for before they sleep again. Invariant: a
+//! sleep on its one descriptor too, and process its events before they sleep again. Invariant: a
 //! native listener belongs to the process that opened it. A forked child
 //! [abandons](NativeListener::abandon) it and opens its own, if it waits for connections and its
 //! parent has none any more.
@@ -34,26 +34,26 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A listening socket's place in the ports of RDMA devices.
+/// A listener at a port of RDMA devices, beside a listening TCP socket.
 #[derive(Debug)]
 pub struct NativeListener {
     owner: ProcessId,
     queue: Mutex<Queue>,
     /// Readable while an established connection awaits `accept`.
     bell: HighFd,
-    /// Readable when the connection manager has news, or the bell is.
+    /// Readable when the connection manager has events, or the bell is readable.
     watch: HighFd,
 }
 
 #[derive(Debug)]
 struct Queue {
     listener: Listener,
-    /// Accepted, and waiting for the client to say that it runs.
+    /// Accepted connections for which the connecting side has not confirmed yet that it runs.
     half_open: HashMap<RequestId, (RdmaContext, QpStream<Rdma>)>,
     ready: VecDeque<Established>,
 }
 
-/// An established connection. Declared in the order in which the parts must go.
+/// An established connection. Fields are declared in the order in which they must be dropped.
 #[derive(Debug)]
 struct Established {
     stream: QpStream<Rdma>,
@@ -65,7 +65,7 @@ struct Established {
 const MOST: usize = 128;
 
 impl NativeListener {
-    /// Whether the configuration wants native listeners at all.
+    /// Whether the configuration allows native listeners.
     #[must_use]
     pub fn is_wanted() -> bool {
         is_wanted()
@@ -74,9 +74,9 @@ impl NativeListener {
     /// Opens a native listener at the address of a listening socket.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` for what is no listening TCP socket, or if the configuration wants no native
-    /// listeners; `EADDRINUSE` if another process has one there; `ENODEV` without a device; what
-    /// the system answers.
+    /// `EOPNOTSUPP` for a descriptor that is no listening TCP socket, or if the configuration
+    /// allows no native listeners; `EADDRINUSE` if another process has one there; `ENODEV` without
+    /// a device; errors of system calls.
     pub fn open(socket: BorrowedFd<'_>) -> io::Result<Self> {
         let is_tcp = sockopt::socket_protocol(socket)? == Some(ipproto::TCP);
         if !is_wanted() || !is_tcp || !sockopt::socket_acceptconn(socket)? {
@@ -96,7 +96,7 @@ impl NativeListener {
         Ok(Self { owner: process(), queue, bell, watch })
     }
 
-    /// Whether this process opened it.
+    /// Whether this process opened the listener.
     #[must_use]
     pub fn is_own(&self) -> bool {
         self.owner == process()
@@ -105,7 +105,7 @@ impl NativeListener {
     /// Whether [`Self::accept`] would return a stream. Serves the listener first.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        // A handler may wait for the same socket.
+        // A signal handler may wait for the same socket.
         let _section = Section::enter();
         !self.served().ready.is_empty()
     }
@@ -133,7 +133,7 @@ impl NativeListener {
             Ok((near, far)) => {
                 let Established { stream, connection, ctx } = established;
                 let path = RdmaPath::new(stream, connection, ctx);
-                let stream = NativeStream::new(near.as_fd(), far, path, (local, peer));
+                let stream = NativeStream::new(near.as_fd(), far, path.into(), (local, peer));
                 Ok(stream.map(|stream| (near, stream)))
             }
             Err(e) => {
@@ -155,7 +155,7 @@ impl NativeListener {
     fn served(&self) -> MutexGuard<'_, Queue> {
         let mut queue = self.lock();
         let before = queue.ready.len();
-        // No caller needs to know of its errors: TCP goes on.
+        // Its errors are not reported: the TCP socket is not affected.
         let _ = queue.serve();
         if queue.ready.len() > before {
             self.ring();
@@ -168,7 +168,7 @@ impl NativeListener {
     }
 
     fn ring(&self) {
-        // It can only fail when the counter is full, and then it is readable.
+        // A write can only fail when the counter is full, and then the bell is readable.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 }
@@ -231,7 +231,7 @@ pub(in crate::accelerate) fn config() -> Config {
     Config { extensions: false, ..Config::default() }
 }
 
-/// Whether the configuration wants native streams.
+/// Whether the configuration allows native streams.
 pub(in crate::accelerate) fn is_wanted() -> bool {
     environment::is_enabled() && environment::device() != Some(Device::Soft) && trust().admits_any()
 }

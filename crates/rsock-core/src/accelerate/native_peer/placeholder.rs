@@ -17,16 +17,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What belongs to the program's descriptor.
+/// The part of a native stream that belongs to the program's descriptor.
 #[derive(Debug)]
 pub(super) struct Placeholder {
     /// The socket that the program's descriptor is connected to.
     _other_end: HighFd,
-    /// While the placeholder shows that there is no room: the size of its send buffer otherwise.
+    /// The normal size of the send buffer, while the placeholder shows that there is no room.
     full: Mutex<Option<usize>>,
 }
 
-/// Placeholders that show that there is no room.
+/// The number of placeholders that show that there is no room.
 static N_FULL: AtomicUsize = AtomicUsize::new(0);
 
 impl Drop for Placeholder {
@@ -57,12 +57,12 @@ impl Placeholder {
             N_FULL.fetch_add(1, Ordering::SeqCst);
             let _ = sockopt::set_socket_send_buffer_size(fd, 1);
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            // The other end is never read, so the next time there is less to do.
+            // The other end is never read, so the next call has less to fill.
             while rustix::net::send(fd, &[0; 4096], flags).is_ok() {}
         }
     }
 
-    /// Takes [`Self::show_full`] back: epoll sets report that there is room.
+    /// Reverts [`Self::show_full`]: epoll sets report that there is room.
     pub(super) fn show_room(&self, fd: BorrowedFd<'_>) {
         let full = self.full().take();
         if let Some(size) = full {

@@ -1,4 +1,4 @@
-//! What a native stream answers to `poll(2)`.
+//! `poll(2)` of a native stream.
 
 #![forbid(unsafe_code)]
 
@@ -9,12 +9,12 @@ use crate::interrupt::Section;
 use rustix::event::PollFlags;
 
 impl NativeStream {
-    /// The ring alone answers, and the device says whether the peer is there.
+    /// The readiness of the ring; the device knows whether the peer is there.
     pub(in crate::accelerate) fn poll_state(&self, events: PollFlags) -> State<'_> {
         let _section = Section::enter();
         let mut state = State::of_kernel(events.difference(INPUT | OUTPUT));
         let Some(path) = self.path() else {
-            // The stream is the parent's, which a receive, or a send, reports.
+            // The stream is the parent's: a receive, or a send, returns the error.
             state.ready |= events & (INPUT | OUTPUT);
             return state;
         };

@@ -1,4 +1,4 @@
-//! What a native stream shares with forked children.
+//! The state of a native stream that it shares with forked children.
 
 use crate::accelerate::holders::Holders;
 use crate::accelerate::state::{FlagBits, Line};
@@ -8,9 +8,9 @@ use rsock_verbs::family::{FamilySafe, Lock};
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct State {
-    /// Held while a call sends, so that the socket of the call stays the one that it looked up.
+    /// Held while a call sends, so that the descriptor which the call looked up stays valid.
     pub(super) tx: Line<Lock<()>>,
-    /// Held while a call receives. Counts reads that found nothing since the last look at the
+    /// Held while a call receives. Counts reads that found nothing since the last check of the
     /// device.
     pub(super) idle_reads: Line<Lock<u32>>,
     pub(super) flags: Line<FlagBits>,

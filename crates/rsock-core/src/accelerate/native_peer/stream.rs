@@ -1,11 +1,11 @@
-//! A stream without TCP: the peer speaks rsockets alone.
+//! Native streams: connections without TCP, to a peer that speaks rsockets alone.
 //!
-//! The program holds a placeholder all the same, a kernel TCP socket (see `placeholder.rs`). It has
-//! the number, the flags and the options, and no byte that the program sends or receives goes
-//! through it. So such a stream cannot leave RDMA: a process that can use the kernel's socket only
-//! (a program started by `exec`, a process that is sent the descriptor, libc's own streams) gets
-//! one whose peer has reset it, and calls of a forked child fail with `ECONNRESET`. Such a stream
-//! has no switch: its bytes are on the device until it is broken, and it is never pinned.
+//! The program holds a placeholder, a kernel TCP socket (see `placeholder.rs`). It has the
+//! descriptor's number, flags and options, and no byte that the program sends or receives goes
+//! through it. So such a stream cannot leave RDMA: a process that can only use the kernel's socket
+//! (a program started by `exec`, a process that receives the descriptor, libc's own streams) gets a
+//! socket whose peer has reset it, and calls of a forked child fail with `ECONNRESET`. Such a
+//! stream has no switch: its bytes are on the device until it is broken, and it is never pinned.
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,7 @@ use crate::accelerate::counters::Waited;
 use crate::accelerate::epoll_proxy::{ProxySlot, Shows};
 use crate::accelerate::native_peer::placeholder::{self, Placeholder};
 use crate::accelerate::native_peer::state::State;
-use crate::accelerate::path::{Path, PathCell, RdmaPath};
+use crate::accelerate::path::{Path, PathCell};
 use crate::accelerate::state::{FLAG_BROKEN, FLAG_RX_SHUT};
 use crate::accelerate::tcp_socket::queued;
 use crate::accelerate::{FallbackReason, inode_of};
@@ -33,22 +33,22 @@ use std::time::Duration;
 /// A connection to a peer that speaks rsockets alone.
 ///
 /// Like an accelerated stream it does not own the program's descriptor, the placeholder: every call
-/// takes the descriptor that the program named. Safe to share between threads; sending and
-/// receiving do not disturb each other.
+/// takes the descriptor that the program named. Threads may share it; sending and receiving do not
+/// block each other.
 #[derive(Debug)]
 pub struct NativeStream {
     pub(super) state: FamilyBox<State>,
     path: PathCell,
     pub(super) stat: metrics::StreamSlot,
-    /// Of the placeholder.
+    /// The inode of the placeholder.
     inode: u64,
     pub(super) proxy: ProxySlot,
     /// For calls in progress whose descriptor the program closes.
     closings: Closings,
-    /// As the program's kind of socket shows them.
+    /// The addresses, in the family of the program's socket.
     local: SocketAddr,
     peer: SocketAddr,
-    /// After the path, which must go first.
+    /// Declared after the path, which must be dropped first.
     placeholder: Placeholder,
 }
 
@@ -65,10 +65,10 @@ fn keepalive(fd: BorrowedFd<'_>) -> Option<Keepalive> {
 impl NativeStream {
     /// Wraps the placeholder `near`, whose other end is `far`: everything goes by `path`. `None`
     /// for lack of memory.
-    pub(super) fn new(
+    pub(in crate::accelerate) fn new(
         near: BorrowedFd<'_>,
         far: OwnedFd,
-        path: RdmaPath,
+        path: PathCell,
         (local, peer): (SocketAddr, SocketAddr),
     ) -> Option<Self> {
         let is_v6 = sockopt::socket_domain(near).is_ok_and(|domain| domain == AddressFamily::INET6);
@@ -81,7 +81,7 @@ impl NativeStream {
         stat.set_fallback(FallbackReason::PlainRsockets);
         let this = Self {
             state: FamilyBox::new(State::new())?,
-            path: PathCell::new(Path::Rdma(path)),
+            path,
             stat,
             inode,
             proxy: ProxySlot::default(),
@@ -123,7 +123,7 @@ impl NativeStream {
     /// after all.
     pub(super) fn show_full(&self, fd: BorrowedFd<'_>, path: &Path) -> bool {
         self.placeholder.show_full(fd);
-        // In this order: a thread that is about to sleep sees room that comes later.
+        // In this order: a thread that is about to sleep notices room that arrives later.
         let has_room = path.has_room() || path.is_disconnected();
         if has_room {
             self.show_room(fd);
@@ -180,27 +180,15 @@ impl NativeStream {
         inode_of(fd) == self.inode
     }
 
-    /// What calls on this socket need that came by a descriptor which may be closed under them.
+    /// What calls on this socket need if their descriptor may be closed while they run.
     #[inline]
     #[must_use]
     pub fn closings(&self) -> &Closings {
         &self.closings
     }
 
-    /// As
-    /// [`AcceleratedStream::keep_for_calls`](crate::accelerate::AcceleratedStream::keep_for_calls).
-    pub fn keep_for_calls(&self, fd: Option<BorrowedFd<'_>>, others: impl Fn() -> u64) {
-        if others() == 0 {
-            return;
-        }
-        let wake = || {
-            if let Some(path) = self.path() {
-                path.wake_waiters();
-            }
-        };
-        self.closings.keep(fd, wake, others);
-        // A call that was too slow to answer makes its system calls under a lock, and looks the
-        // descriptor up there: none is between the two from here on.
+    /// Waits for every call that holds the lock of a direction.
+    pub(in crate::accelerate) fn await_locked_calls(&self) {
         drop(self.state.tx.0.lock());
         drop(self.state.idle_reads.0.lock());
     }
@@ -240,8 +228,8 @@ impl NativeStream {
         Ok(rustix::net::shutdown(fd, how)?)
     }
 
-    /// The program closes its last descriptor. The stream tells the peer, whatever is unread here:
-    /// C's rsockets learn of it in no other way.
+    /// The program closes its last descriptor. The stream notifies the peer, even if bytes are
+    /// unread here: C's rsockets learn of the close in no other way.
     pub fn close(&self, fd: BorrowedFd<'_>) {
         let Some(path) = self.path() else { return };
         if sockopt::socket_linger(fd) == Ok(Some(Duration::ZERO)) {
@@ -251,7 +239,7 @@ impl NativeStream {
         self.finish();
     }
 
-    /// The process is about to end, and with it what it has not brought to the peer yet.
+    /// Delivers sent bytes to the peer, because the process is about to end.
     pub fn finish(&self) {
         if let Some(path) = self.path().filter(|_| !self.has(FLAG_BROKEN)) {
             let _section = Section::enter();
@@ -276,9 +264,9 @@ impl NativeStream {
         error_of_broken(Some(path))
     }
 
-    /// Ends the stream for a process that can use the kernel's socket only. The answer is the
-    /// socket that must take the place of every descriptor of the stream in this process: its peer
-    /// has reset it.
+    /// Ends the stream for a process that can only use the kernel's socket. Returns the socket that
+    /// must take the place of every descriptor of the stream in this process: its peer has reset
+    /// it.
     ///
     /// # Errors
     /// When a descriptor cannot be had: `EMFILE`...

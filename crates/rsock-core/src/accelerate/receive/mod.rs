@@ -1,23 +1,27 @@
 //! The receiving direction.
 
+mod call_loop;
 mod read;
 mod wait;
 
-pub(super) use wait::{RingWait, Woken, recv_deadline, sleep_for_more, sleep_with_bell};
+pub(super) use call_loop::{Receives, receive};
+pub(super) use wait::{RingWait, Woken, sleep_for_more, sleep_with_bell};
 
 use crate::accelerate::ask::Subject;
+use crate::accelerate::call_stops::CallStops;
 use crate::accelerate::kernel_only_waiter::KernelOnlyWaiter;
 use crate::accelerate::state::{FLAG_BROKEN, FLAG_RESET, FLAG_RX_PLAIN, Receiving};
-use crate::accelerate::tcp_socket::{has_ended, is_nonblocking, kernel_recv, tcp_goes_on};
+use crate::accelerate::tcp_socket::{has_ended, kernel_recv, tcp_goes_on};
 use crate::accelerate::{AcceleratedStream, FIRST_SEARCH_CALL};
 use crate::closing::{Call, Descriptor};
 use crate::interrupt::{Section, Watch};
 use crate::iov::with_tail;
-use rsock_proto::switch::Conditions;
+use rsock_proto::switch::FlagConditions;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use std::io::{self, IoSliceMut};
+use std::time::Duration;
 
 /// Why a try to receive ended without a byte, and what to wait for.
 pub(super) enum Blocked<'a> {
@@ -56,7 +60,7 @@ impl AcceleratedStream {
     }
 
     /// As [`Self::recv`], by a descriptor that other threads may close meanwhile: see
-    /// [`Self::keep_for_calls`].
+    /// [`StreamRef::keep_for_calls`](crate::accelerate::StreamRef::keep_for_calls).
     ///
     /// # Errors
     /// As `recvmsg(2)`: `EAGAIN`, `EINTR`, `ECONNRESET`...; `EBADF` if it was closed and the call
@@ -70,7 +74,8 @@ impl AcceleratedStream {
         let total: usize = bufs.iter().map(|b| b.len()).sum();
         let kernel_only = RecvFlags::OOB | RecvFlags::ERRQUEUE;
         let has_path = self.path().is_some();
-        if self.has(FLAG_RX_PLAIN) || flags.intersects(kernel_only) || total == 0 && !has_path {
+        let is_plain = self.is_served_by_kernel(FLAG_RX_PLAIN);
+        if is_plain || flags.intersects(kernel_only) || total == 0 && !has_path {
             let n = kernel_recv(descriptor.named(), bufs, flags)
                 .map_err(|errno| self.note_error(errno.into()))?;
             // Another thread may have broken the connection off meanwhile: then zero bytes do not
@@ -94,66 +99,7 @@ impl AcceleratedStream {
         if let Some(done) = self.early_recv(&call, bufs, flags) {
             return done;
         }
-        let mut watch = Watch::begin();
-        let mut deadline = None;
-        let mut got = 0;
-        let peek = flags.contains(RecvFlags::PEEK);
-        let wait_all = flags.contains(RecvFlags::WAITALL);
-        let error = loop {
-            // Checked before the bytes: what was written before the end is among them.
-            let is_last = peek && wait_all && has_ended(call.fd()?);
-            let skip = if peek { 0 } else { got };
-            let tried = if skip == 0 {
-                self.try_recv(&call, bufs, flags, 0)
-            } else {
-                with_tail(bufs, skip, usize::MAX, |tail| self.try_recv(&call, tail, flags, skip))
-            };
-            let blocked = match tried {
-                Ok(0) => return Ok(got),
-                Ok(n) => {
-                    if got == 0 && !watch.must_end() {
-                        // A handler that ran before the first byte made the call start again.
-                        watch.restart();
-                    }
-                    got = if peek { n } else { got + n };
-                    if got == total || !wait_all || is_last {
-                        return Ok(got);
-                    }
-                    if !peek {
-                        continue;
-                    }
-                    Blocked::Short
-                }
-                Err(Blocked::Error(e)) => break self.note_error(e),
-                Err(Blocked::Stop) => return Ok(got),
-                // Reported by the next call, as on TCP, if this one has received something.
-                Err(Blocked::Reset) if got != 0 => return Ok(got),
-                Err(Blocked::Reset) => break self.report_reset(call.fd()?),
-                Err(blocked) => blocked,
-            };
-            let fd = match call.fd() {
-                Ok(fd) => fd,
-                Err(e) => break e,
-            };
-            self.answer_leave(fd);
-            if flags.contains(RecvFlags::DONTWAIT) || is_nonblocking(fd) {
-                break Errno::AGAIN.into();
-            }
-            let limit = *deadline.get_or_insert_with(|| recv_deadline(fd));
-            if let Err(e) = self.wait_for_data(fd, blocked, limit, &mut watch, got != 0) {
-                break e;
-            }
-        };
-        if got != 0 { Ok(got) } else { Err(error) }
-    }
-
-    /// Returns an error that a receive is about to report. After a reset the ring may still be open
-    /// for a moment: a send must not write there any more.
-    fn note_error(&self, error: io::Error) -> io::Error {
-        if error.raw_os_error() == Some(libc::ECONNRESET) {
-            self.dirs.raise(FLAG_RESET);
-        }
-        error
+        receive(self, &call, bufs, total, flags)
     }
 
     /// Continues a receiving call that has received something: receives, without waiting, what the
@@ -161,7 +107,7 @@ impl AcceleratedStream {
     #[must_use]
     pub fn recv_more(&self, descriptor: Descriptor<'_>, bufs: &mut [IoSliceMut<'_>]) -> usize {
         let fd = descriptor.named();
-        if self.has(FLAG_RX_PLAIN) {
+        if self.is_served_by_kernel(FLAG_RX_PLAIN) {
             let more = tcp_goes_on(fd).then(|| kernel_recv(fd, bufs, RecvFlags::DONTWAIT));
             return more.and_then(Result::ok).unwrap_or(0);
         }
@@ -204,7 +150,15 @@ impl AcceleratedStream {
         Some(Ok(n))
     }
 
-    /// Receives what is there. The same call has received `taken` bytes before.
+    /// Whether a read that has received something goes on behind a move between TCP and the ring.
+    fn reads_on(&self, subject: &mut Subject<'_>, rx: &mut Receiving) -> bool {
+        let mut seen = self.begin(rx, subject);
+        let asked = self.ask(rx, &mut seen, subject, |switch, seen| switch.read_continues(seen));
+        asked.unwrap_or(false)
+    }
+}
+
+impl Receives for AcceleratedStream {
     fn try_recv(
         &self,
         call: &Call<'_>,
@@ -222,7 +176,7 @@ impl AcceleratedStream {
             self.count_call(fd, &mut calls);
             rx.calls = calls;
         }
-        let received = Conditions::NONE.with_if(Conditions::HAS_RECEIVED, taken != 0);
+        let received = FlagConditions::NONE.with_if(FlagConditions::HAS_RECEIVED, taken != 0);
         let mut subject = Subject::new(fd, path).with(received);
         let mut got = self.receive_once(&mut subject, &mut rx, bufs, flags)?;
         if flags.contains(RecvFlags::PEEK) || path.is_none() {
@@ -233,7 +187,8 @@ impl AcceleratedStream {
             && got < bufs.iter().map(|b| b.len()).sum()
             && self.reads_on(&mut subject, &mut rx)
         {
-            subject = subject.with(Conditions::HAS_RECEIVED.with(Conditions::SEAM_CROSSED));
+            subject =
+                subject.with(FlagConditions::HAS_RECEIVED.with(FlagConditions::CHANNEL_CHANGED));
             let more = with_tail(bufs, got, usize::MAX, |tail| {
                 self.receive_once(&mut subject, &mut rx, tail, flags)
             });
@@ -245,11 +200,38 @@ impl AcceleratedStream {
         Ok(got)
     }
 
-    /// Whether a read that has received something goes on behind a move between TCP and the ring.
-    fn reads_on(&self, subject: &mut Subject<'_>, rx: &mut Receiving) -> bool {
-        let mut seen = self.begin(rx, subject);
-        let asked = self.ask(rx, &mut seen, subject, |switch, seen| switch.reads_on(seen));
-        asked.unwrap_or(false)
+    fn has_ended(&self, fd: BorrowedFd<'_>) -> bool {
+        has_ended(fd)
+    }
+
+    fn before_wait(&self, fd: BorrowedFd<'_>) {
+        self.answer_leave(fd);
+    }
+
+    fn sleep_for_data(
+        &self,
+        fd: BorrowedFd<'_>,
+        blocked: Blocked<'_>,
+        left: Option<Duration>,
+        watch: Watch,
+    ) -> io::Result<()> {
+        self.sleep(fd, blocked, left, watch)
+    }
+
+    /// After a reset the ring may still be open for a moment: a send must not write there any more.
+    fn note_error(&self, error: io::Error) -> io::Error {
+        if error.raw_os_error() == Some(libc::ECONNRESET) {
+            self.dirs.raise(FLAG_RESET);
+        }
+        error
+    }
+
+    fn call_stops(&self) -> Option<&CallStops> {
+        Some(&self.call_stops)
+    }
+
+    fn report_reset(&self, fd: BorrowedFd<'_>) -> io::Error {
+        self.report_reset(fd)
     }
 }
 

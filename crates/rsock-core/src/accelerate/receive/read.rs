@@ -12,7 +12,7 @@ use crate::engine::RecvError;
 use crate::iov::{MAX_KERNEL_PIECES, with_gap, with_tail};
 use crate::metrics::{self, Direction};
 use crate::sys;
-use rsock_proto::switch::{Ahead, Conditions, Fact, Read, Receiver, WaitFor};
+use rsock_proto::switch::{Fact, FlagConditions, PeekOrder, Read, Receiver, WaitFor};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -82,7 +82,7 @@ impl AcceleratedStream {
         }
         let most = usize::try_from(most).unwrap_or(usize::MAX);
         match kernel_recv_at_most(subject.fd, bufs, most, flags) {
-            Ok(0) => Ok(Took::Nothing(Fact::TcpEnd)),
+            Ok(0) => Ok(Took::Nothing(Fact::TcpEof)),
             Ok(n) if flags.contains(RecvFlags::PEEK) => {
                 Ok(Took::Bytes(self.peek_behind_moves(subject, rx, bufs, PeekedFirst::Tcp(n))?))
             }
@@ -123,7 +123,7 @@ impl AcceleratedStream {
                 Some(Ok(n))
             }
             Err(RecvError::WouldBlock) => {
-                let now = now.with_if(Conditions::LOOK_DUE, rx.is_socket_check_due());
+                let now = now.with_if(FlagConditions::SOCKET_CHECK_DUE, rx.is_socket_check_due());
                 // In this order: what the peer did before the try is among the messages.
                 if !rx.switch.waits_for_ring(now, path.messages()) {
                     return None;
@@ -152,7 +152,7 @@ impl AcceleratedStream {
     ) -> Result<Took, Blocked<'static>> {
         let Some(path) = subject.path else { return Ok(Took::Nothing(Fact::RingBroke)) };
         match path.try_recv(bufs, flags.contains(RecvFlags::PEEK)) {
-            Ok(0) => Ok(Took::Nothing(Fact::RingEnds)),
+            Ok(0) => Ok(Took::Nothing(Fact::RingEof)),
             Ok(n) => {
                 if flags.contains(RecvFlags::PEEK) {
                     rx.idle_reads = 0;
@@ -215,8 +215,8 @@ impl AcceleratedStream {
         let room: usize = bufs.iter().map(|b| b.len()).sum();
         let Some(path) = subject.path else { return Ok(first) };
         let mut seen = self.begin(rx, subject);
-        let ahead = self.ask(rx, &mut seen, subject, |switch, seen| switch.look_ahead(seen))?;
-        let Ahead { on_tcp, on_ring, has_tcp_behind } = ahead;
+        let ahead = self.ask(rx, &mut seen, subject, |switch, seen| switch.peek_order(seen))?;
+        let PeekOrder { on_tcp, on_ring, tcp_follows } = ahead;
         let on_tcp = usize::try_from(on_tcp).unwrap_or(usize::MAX);
         let (head, mut got) = match peeked {
             PeekedFirst::Ring(n) => (0, n),
@@ -227,7 +227,7 @@ impl AcceleratedStream {
             }
         };
         let on_ring = usize::try_from(on_ring).unwrap_or(usize::MAX);
-        if !has_tcp_behind
+        if !tcp_follows
             || got == room
             || on_ring != got - head
             || queued(subject.fd).is_ok_and(|n| n <= head)

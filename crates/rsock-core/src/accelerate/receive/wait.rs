@@ -6,47 +6,41 @@ use crate::accelerate::receive::Blocked;
 use crate::accelerate::state::{FLAG_RX_SLEEPY, FlagBits};
 use crate::accelerate::{AcceleratedStream, PARK, Waited};
 use crate::engine::{Interest, Wake};
-use crate::interrupt::{Restart, Watch};
+use crate::interrupt::Watch;
 use crate::metrics::{self, Direction};
 use crate::sys;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
-use rustix::net::sockopt;
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long `MSG_PEEK | MSG_WAITALL` waits before it looks for more bytes again.
 const PEEK_RETRY: Duration = Duration::from_millis(1);
 
 impl AcceleratedStream {
-    pub(super) fn wait_for_data(
+    /// See [`Receives::sleep_for_data`](crate::accelerate::receive::Receives).
+    pub(super) fn sleep(
         &self,
         fd: BorrowedFd<'_>,
         blocked: Blocked<'_>,
-        deadline: Option<Instant>,
-        watch: &mut Watch,
-        partial: bool,
+        left: Option<Duration>,
+        watch: Watch,
     ) -> io::Result<()> {
-        let left = sys::time_left(deadline);
-        if left == Some(Duration::ZERO) {
-            return Err(Errno::AGAIN.into());
-        }
-        let result = match (&blocked, self.path()) {
-            (Blocked::Ring(mark), Some(path)) => self.wait_for_ring(fd, path, *mark, left, *watch),
+        match (&blocked, self.path()) {
+            (Blocked::Ring(mark), Some(path)) => self.wait_for_ring(fd, path, *mark, left, watch),
             (Blocked::Both(mark), Some(path)) => {
-                let slept = sleep_with_bell(fd, libc::POLLIN, path, *mark, left, *watch);
+                let slept = sleep_with_bell(fd, libc::POLLIN, path, *mark, left, watch);
                 if matches!(slept, Ok(true)) {
                     self.pin_if_device_removed(path);
                 }
                 slept.map(drop)
             }
-            (Blocked::Short, _) => sleep_for_more(left, *watch),
+            (Blocked::Short, _) => sleep_for_more(left, watch),
             _ => match self.asking_path() {
-                Some(path) => self.sleep_on_socket(fd, path, libc::POLLIN, left, *watch),
-                None => self.sleep_without_path(fd, libc::POLLIN, left, *watch),
+                Some(path) => self.sleep_on_socket(fd, path, libc::POLLIN, left, watch),
+                None => self.sleep_without_path(fd, libc::POLLIN, left, watch),
             },
-        };
-        watch.after_sleep(result, Restart::of(!partial && deadline.is_none()))
+        }
     }
 
     fn wait_for_ring(
@@ -169,9 +163,4 @@ pub(in crate::accelerate) fn sleep_with_bell(
         let has_news = fds[3].revents != 0 && path.connection_state() != ConnectionState::Open;
         slept.map(|_| fds[0].revents != 0 || has_news)
     })
-}
-
-pub(in crate::accelerate) fn recv_deadline(fd: BorrowedFd<'_>) -> Option<Instant> {
-    let timeout = sockopt::socket_timeout(fd, sockopt::Timeout::Recv).ok().flatten()?;
-    sys::now().checked_add(timeout)
 }

@@ -1,14 +1,18 @@
 //! The sending direction.
 
 mod break_off;
+mod call_loop;
 mod wait;
 
-pub(super) use wait::{park_for_room, send_deadline};
+pub(super) use call_loop::{Sends, WhenFull, send};
+pub(super) use wait::park_for_room;
 
 use crate::accelerate::ask::{Subject, error_of};
+use crate::accelerate::call_stops::CallStops;
 use crate::accelerate::path::{ConnectionState, Path};
 use crate::accelerate::state::{FLAG_PINNED, FLAG_RESET, FLAG_TX_PLAIN, Sending};
 use crate::accelerate::tcp_socket::{is_nonblocking, kernel_send};
+use crate::accelerate::time_limit::TimeLimit;
 use crate::accelerate::{AcceleratedStream, FallbackReason};
 use crate::closing::{Call, Descriptor};
 use crate::engine::SendError;
@@ -16,12 +20,15 @@ use crate::interrupt::{Section, Watch};
 use crate::iov::Rest;
 use crate::metrics::{self, Direction};
 use crate::sys;
-use rsock_proto::switch::{Conditions, Fact, Room, Sender, Settled, Write};
+use call_loop::send_on_proxy;
+use rsock_proto::switch::{Fact, FlagConditions, Room, Sender, SettleStatus, Write};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
+use rustix::net::sockopt::Timeout;
 use std::io::{self, IoSlice};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Pieces given to the kernel, or to the ring, at once.
 pub(super) const PIECES: usize = 16;
@@ -69,7 +76,7 @@ impl AcceleratedStream {
     }
 
     /// As [`Self::send`], by a descriptor that other threads may close meanwhile: see
-    /// [`Self::keep_for_calls`].
+    /// [`StreamRef::keep_for_calls`](crate::accelerate::StreamRef::keep_for_calls).
     ///
     /// # Errors
     /// As `sendmsg(2)`: `EAGAIN`, `EINTR`, `EPIPE`, `ECONNRESET`...; `EBADF` if it was closed and
@@ -80,8 +87,8 @@ impl AcceleratedStream {
         bufs: &[IoSlice<'_>],
         flags: SendFlags,
     ) -> io::Result<usize> {
-        let mut rest = Rest::new(bufs);
-        if self.has(FLAG_TX_PLAIN) || rest.len == 0 {
+        let rest = Rest::new(bufs);
+        if self.is_served_by_kernel(FLAG_TX_PLAIN) || rest.len == 0 {
             return Ok(kernel_send(descriptor.named(), bufs, flags)?);
         }
         if !flags.difference(KNOWN_FLAGS).is_empty() {
@@ -90,45 +97,7 @@ impl AcceleratedStream {
             return self.send_by_kernel(descriptor, bufs, flags);
         }
         let call = Call::begin(&self.closings, descriptor);
-        let mut watch = Watch::begin();
-        let mut deadline = None;
-        let mut sent = 0;
-        let error = loop {
-            match self.try_send(&call, &rest, flags) {
-                Ok(n) => {
-                    sent += n;
-                    rest.advance(n);
-                    if rest.len == 0 {
-                        return Ok(sent);
-                    }
-                }
-                Err(Blocked::Error(e)) => break e,
-                // Reported by the next call, as on TCP, if this one has sent something.
-                Err(Blocked::Reset) if sent != 0 => return Ok(sent),
-                Err(Blocked::Reset) => break self.report_reset(call.fd()?),
-                Err(blocked) => {
-                    let fd = match call.fd() {
-                        Ok(fd) => fd,
-                        Err(e) => break e,
-                    };
-                    // A program whose stream has left the ring for good may watch the kernel's
-                    // socket alone. That has room all the time, so it never signals any: such a
-                    // call waits.
-                    let is_watched = matches!(blocked, Blocked::Leaving(_))
-                        && self.has(FLAG_PINNED)
-                        && sent == 0;
-                    if !is_watched && (flags.contains(SendFlags::DONTWAIT) || is_nonblocking(fd)) {
-                        self.check_peer_before_waiting(fd, &blocked);
-                        break Errno::AGAIN.into();
-                    }
-                    let limit = *deadline.get_or_insert_with(|| send_deadline(fd));
-                    if let Err(e) = self.wait_for_room(fd, &blocked, limit, &mut watch, sent != 0) {
-                        break e;
-                    }
-                }
-            }
-        };
-        if sent != 0 { Ok(sent) } else { Err(error) }
+        send(self, &call, rest, flags)
     }
 
     /// Sends on the kernel's socket, which alone can honour `flags`, once everything that was sent
@@ -141,7 +110,7 @@ impl AcceleratedStream {
     ) -> io::Result<usize> {
         let call = Call::begin(&self.closings, descriptor);
         let mut watch = Watch::begin();
-        let mut deadline = None;
+        let mut limit = TimeLimit::new(Timeout::Send);
         loop {
             let blocked = match self.try_leave_for_kernel(&call) {
                 Ok(()) => return Ok(kernel_send(call.fd()?, bufs, flags)?),
@@ -156,8 +125,14 @@ impl AcceleratedStream {
             if is_watchable && (flags.contains(SendFlags::DONTWAIT) || is_nonblocking(fd)) {
                 return Err(Errno::AGAIN.into());
             }
-            let limit = *deadline.get_or_insert_with(|| send_deadline(fd));
-            self.wait_for_room(fd, &blocked, limit, &mut watch, false)?;
+            if self.call_stops.is_asked() {
+                if self.call_stops.stop() {
+                    return send_on_proxy(&call, Rest::new(bufs), 0, flags);
+                }
+                continue;
+            }
+            let left = limit.left(fd)?;
+            self.sleep_until_room(fd, &blocked, left, &mut watch, false)?;
         }
     }
 
@@ -169,7 +144,7 @@ impl AcceleratedStream {
         let path = self.path();
         let mark = path.map_or(0, |path| path.mark());
         // A look at the ring in each try: one that has ended is found in no other way here.
-        let call = Conditions::KERNEL_CALL.with(Conditions::LOOK_DUE);
+        let call = FlagConditions::KERNEL_CALL.with(FlagConditions::SOCKET_CHECK_DUE);
         let mut subject = Subject::new(fd, path).with(call);
         let mut seen = self.begin(&*tx, &subject);
         loop {
@@ -190,75 +165,6 @@ impl AcceleratedStream {
                 Write::BreakOff => Err(Blocked::Error(self.break_off(fd, &mut tx))),
                 Write::Fault(fault) => Err(Blocked::Error(error_of(fault))),
             };
-        }
-    }
-
-    /// Sends what there is room for now, on TCP or on the ring.
-    fn try_send(
-        &self,
-        call: &Call<'_>,
-        rest: &Rest<'_>,
-        flags: SendFlags,
-    ) -> Result<usize, Blocked> {
-        let _section = Section::enter();
-        let mut tx = self.dirs.tx.0.lock();
-        // INVARIANT: looked up under the lock, and used under it: see `keep_for_calls`.
-        let fd = call.fd()?;
-        let path = self.path();
-        match path {
-            Some(path) => self.poll_messages_in_turn(&mut tx, path),
-            None => {
-                let mut calls = tx.calls;
-                self.count_call(fd, &mut calls);
-                tx.calls = calls;
-            }
-        }
-        let mut pieces = [IoSlice::new(&[]); PIECES];
-        let (n, _) = rest.pieces(usize::MAX, &mut pieces);
-        let pieces = &pieces[..n];
-        let is_due = path.is_some() && self.is_socket_check_due(&mut tx);
-        if let Some(path) = path {
-            let now = self.dirs.conditions().with_if(Conditions::LOOK_DUE, is_due);
-            if tx.switch.writes_ring(now, path.messages())
-                && let Some(n) = self.send_if_room(path, &mut tx, pieces)
-            {
-                return Ok(n);
-            }
-        }
-        let mark = path.map_or(0, |path| path.mark());
-        let mut subject = Subject::new(fd, path);
-        subject.call = subject.call.with_if(Conditions::LOOK_DUE, is_due);
-        let mut seen = self.begin(&*tx, &subject);
-        loop {
-            let next = self.ask(&mut *tx, &mut seen, &mut subject, Sender::write)?;
-            self.note_answers(&tx);
-            let fact = match next {
-                Write::Tcp => match kernel_send(
-                    fd,
-                    rest.whole().unwrap_or(pieces),
-                    flags | SendFlags::DONTWAIT,
-                ) {
-                    Ok(n) => {
-                        tx.switch.took_tcp(n as u64);
-                        self.count_bytes(Direction::Send, metrics::Transport::Tcp, n);
-                        return Ok(n);
-                    }
-                    Err(Errno::AGAIN) => Fact::TcpFull,
-                    Err(e) => return Err(Blocked::Error(e.into())),
-                },
-                Write::Ring => match self.send_on_ring(&mut subject, &mut tx, pieces)? {
-                    Sent::Bytes(n) => return Ok(n),
-                    Sent::Nothing(fact) => fact,
-                },
-                Write::Wait(Room::Tcp) => return Err(Blocked::Tcp),
-                Write::Wait(Room::Ring) => return Err(Blocked::Ring(mark)),
-                Write::Wait(Room::Device) => return Err(Blocked::Leaving(mark)),
-                Write::Reset => return Err(Blocked::Reset),
-                Write::Fail => return Err(Blocked::Error(subject.take_error())),
-                Write::BreakOff => return Err(Blocked::Error(self.break_off(fd, &mut tx))),
-                Write::Fault(fault) => return Err(Blocked::Error(error_of(fault))),
-            };
-            self.note(&*tx, &mut seen, &subject, fact);
         }
     }
 
@@ -326,15 +232,15 @@ impl AcceleratedStream {
         &self,
         fd: BorrowedFd<'_>,
         tx: &mut Sending,
-    ) -> Settled {
+    ) -> SettleStatus {
         let mut subject = Subject::new(fd, self.path());
         let mut seen = self.begin(tx, &subject);
         let settled = self.ask(tx, &mut seen, &mut subject, Sender::settle);
         self.note_answers(tx);
-        if matches!(settled, Ok(Settled::BreakOff)) {
+        if matches!(settled, Ok(SettleStatus::BreakOff)) {
             let _ = self.break_off(fd, tx);
         }
-        settled.unwrap_or(Settled::NotYet)
+        settled.unwrap_or(SettleStatus::NotYet)
     }
 
     /// Answers a receiver that has asked this end to leave the ring, if it has, and breaks the
@@ -367,6 +273,106 @@ impl AcceleratedStream {
     /// TCP.
     pub(in crate::accelerate) fn asking_path(&self) -> Option<&Path> {
         self.path().filter(|_| !self.has(FLAG_TX_PLAIN))
+    }
+}
+
+impl Sends for AcceleratedStream {
+    /// Sends on TCP or on the ring.
+    fn try_send(
+        &self,
+        call: &Call<'_>,
+        rest: &Rest<'_>,
+        flags: SendFlags,
+    ) -> Result<usize, Blocked> {
+        let _section = Section::enter();
+        let mut tx = self.dirs.tx.0.lock();
+        // INVARIANT: looked up under the lock, and used under it: see `keep_for_calls`.
+        let fd = call.fd()?;
+        let path = self.path();
+        match path {
+            Some(path) => self.poll_messages_in_turn(&mut tx, path),
+            None => {
+                let mut calls = tx.calls;
+                self.count_call(fd, &mut calls);
+                tx.calls = calls;
+            }
+        }
+        let mut pieces = [IoSlice::new(&[]); PIECES];
+        let (n, _) = rest.pieces(usize::MAX, &mut pieces);
+        let pieces = &pieces[..n];
+        let is_due = path.is_some() && self.is_socket_check_due(&mut tx);
+        if let Some(path) = path {
+            let now = self.dirs.conditions().with_if(FlagConditions::SOCKET_CHECK_DUE, is_due);
+            if tx.switch.writes_ring(now, path.messages())
+                && let Some(n) = self.send_if_room(path, &mut tx, pieces)
+            {
+                return Ok(n);
+            }
+        }
+        let mark = path.map_or(0, |path| path.mark());
+        let mut subject = Subject::new(fd, path);
+        subject.call = subject.call.with_if(FlagConditions::SOCKET_CHECK_DUE, is_due);
+        let mut seen = self.begin(&*tx, &subject);
+        loop {
+            let next = self.ask(&mut *tx, &mut seen, &mut subject, Sender::write)?;
+            self.note_answers(&tx);
+            let fact = match next {
+                Write::Tcp => match kernel_send(
+                    fd,
+                    rest.whole().unwrap_or(pieces),
+                    flags | SendFlags::DONTWAIT,
+                ) {
+                    Ok(n) => {
+                        tx.switch.took_tcp(n as u64);
+                        self.count_bytes(Direction::Send, metrics::Transport::Tcp, n);
+                        return Ok(n);
+                    }
+                    Err(Errno::AGAIN) => Fact::TcpFull,
+                    Err(e) => return Err(Blocked::Error(e.into())),
+                },
+                Write::Ring => match self.send_on_ring(&mut subject, &mut tx, pieces)? {
+                    Sent::Bytes(n) => return Ok(n),
+                    Sent::Nothing(fact) => fact,
+                },
+                Write::Wait(Room::Tcp) => return Err(Blocked::Tcp),
+                Write::Wait(Room::Ring) => return Err(Blocked::Ring(mark)),
+                Write::Wait(Room::Device) => return Err(Blocked::Leaving(mark)),
+                Write::Reset => return Err(Blocked::Reset),
+                Write::Fail => return Err(Blocked::Error(subject.take_error())),
+                Write::BreakOff => return Err(Blocked::Error(self.break_off(fd, &mut tx))),
+                Write::Fault(fault) => return Err(Blocked::Error(error_of(fault))),
+            };
+            self.note(&*tx, &mut seen, &subject, fact);
+        }
+    }
+
+    fn when_full(&self, fd: BorrowedFd<'_>, blocked: &Blocked, sent: usize) -> WhenFull {
+        // A program whose stream has left the ring for good may watch the kernel's socket alone.
+        // That has room all the time, so it never signals any: such a call waits.
+        if matches!(blocked, Blocked::Leaving(_)) && self.has(FLAG_PINNED) && sent == 0 {
+            return WhenFull::Wait;
+        }
+        self.check_peer_before_waiting(fd, blocked);
+        WhenFull::Return
+    }
+
+    fn wait_for_room(
+        &self,
+        fd: BorrowedFd<'_>,
+        blocked: &Blocked,
+        left: Option<Duration>,
+        watch: &mut Watch,
+        partial: bool,
+    ) -> io::Result<()> {
+        self.sleep_until_room(fd, blocked, left, watch, partial)
+    }
+
+    fn call_stops(&self) -> Option<&CallStops> {
+        Some(&self.call_stops)
+    }
+
+    fn report_reset(&self, fd: BorrowedFd<'_>) -> io::Error {
+        self.report_reset(fd)
     }
 }
 

@@ -9,12 +9,10 @@ use crate::accelerate::{AcceleratedStream, PATIENCE};
 use crate::engine::{Interest, Wake};
 use crate::interrupt::{Restart, Section, Watch};
 use crate::metrics::Direction;
-use crate::sys;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
-use rustix::net::sockopt;
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 impl AcceleratedStream {
     /// Sleeps until the socket has one of `events`, or the reader asks this end to leave the ring,
@@ -43,18 +41,14 @@ impl AcceleratedStream {
 
     /// Waits until sending may go on. It waits for the ring for a bounded time only: then the
     /// caller's next try moves to TCP, where the kernel notices whatever happened to the peer.
-    pub(super) fn wait_for_room(
+    pub(super) fn sleep_until_room(
         &self,
         fd: BorrowedFd<'_>,
         blocked: &Blocked,
-        deadline: Option<Instant>,
+        left: Option<Duration>,
         watch: &mut Watch,
         partial: bool,
     ) -> io::Result<()> {
-        let left = sys::time_left(deadline);
-        if left == Some(Duration::ZERO) {
-            return Err(Errno::AGAIN.into());
-        }
         match (blocked, self.path()) {
             (Blocked::Ring(mark) | Blocked::Leaving(mark), Some(path)) => {
                 if path.spin(Interest::Write, *mark) {
@@ -76,7 +70,7 @@ impl AcceleratedStream {
                     Some(path) => self.sleep_on_socket(fd, path, libc::POLLOUT, left, *watch),
                     None => self.sleep_without_path(fd, libc::POLLOUT, left, *watch),
                 };
-                watch.after_sleep(slept, Restart::of(!partial && deadline.is_none()))
+                watch.after_sleep(slept, Restart::of(!partial && left.is_none()))
             }
         }
     }
@@ -99,9 +93,4 @@ pub(in crate::accelerate) fn park_for_room(
     }
     watch.restart();
     Ok(())
-}
-
-pub(in crate::accelerate) fn send_deadline(fd: BorrowedFd<'_>) -> Option<Instant> {
-    let timeout = sockopt::socket_timeout(fd, sockopt::Timeout::Send).ok().flatten()?;
-    sys::now().checked_add(timeout)
 }

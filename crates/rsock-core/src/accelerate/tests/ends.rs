@@ -55,11 +55,11 @@ fn unread_bytes_are_no_reset_while_the_peer_only_shuts_down() {
         let (a, b) = connect();
         let mut byte = [0];
         // One direction leaves TCP; the other, which is not used, has its end on the socket alone.
-        while !a.stream.on_ring().0 {
+        while !a.stream.channels().send.is_ring() {
             a.send(&[7]).expect("send");
             b.recv_all(&mut byte);
         }
-        assert!(!b.stream.on_ring().0);
+        assert!(!b.stream.channels().send.is_ring());
         a.send(&pattern(0, 5_000)).expect("send");
         for end in [&a, &b] {
             end.stream.shutdown(end.socket.as_fd(), Shutdown::Write).expect("shutdown");
@@ -145,7 +145,7 @@ fn a_killed_peer_ends_the_stream() {
             b.recv_all(&mut byte);
             b.send(&[2]).expect("send");
         }
-        assert_eq!(b.stream.on_ring(), (true, true), "{:?}", b.stream);
+        assert_eq!(b.stream.channels(), Channels::RING, "{:?}", b.stream);
         // SAFETY: signals the child made above.
         unsafe { libc::kill(child, libc::SIGKILL) };
         let end = loop {

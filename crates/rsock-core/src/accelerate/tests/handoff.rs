@@ -2,9 +2,11 @@
 
 use crate::accelerate::kernel_only_waiter::KernelOnlyWaiter;
 use crate::accelerate::tests::*;
+use crate::closing::{Call, Descriptor};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The program's part of an end after a handoff: its descriptor continues as `proxy`, and its
 /// stream belongs to another process.
@@ -40,7 +42,7 @@ fn a_peer_that_waits_for_input_leaves_the_ring_when_it_is_asked() {
                 byte[0]
             });
             a.pin();
-            while b.stream.on_ring().0 {
+            while b.stream.channels().send.is_ring() {
                 std::thread::yield_now();
             }
             assert!(hand_off(&a, Claim::Certain).is_none());
@@ -54,18 +56,6 @@ fn a_peer_that_waits_for_input_leaves_the_ring_when_it_is_asked() {
     });
 }
 
-/// Waits until that thread of this process sleeps.
-fn await_asleep(thread: u32) {
-    loop {
-        let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
-        // The state comes after the name, which is in parentheses.
-        if stat.expect("a thread").rsplit(')').next().is_some_and(|rest| rest.starts_with(" S")) {
-            return;
-        }
-        std::thread::yield_now();
-    }
-}
-
 #[test]
 fn a_peer_that_sleeps_on_tcp_is_woken_to_leave_the_ring() {
     watchdog(|| {
@@ -77,7 +67,7 @@ fn a_peer_that_sleeps_on_tcp_is_woken_to_leave_the_ring() {
             let _waiter = KernelOnlyWaiter::new(waiters, &*b.stream.dirs.rx.0.lock());
             let nothing = b.recv_with(&mut [0], RecvFlags::DONTWAIT);
             assert_eq!(nothing.expect_err("nothing").kind(), ErrorKind::WouldBlock);
-            assert_eq!(b.stream.on_ring(), (true, false));
+            assert!(b.stream.channels().send.is_ring() && !b.stream.channels().recv.is_ring());
             let (tell, told) = mpsc::channel();
             std::thread::scope(|s| {
                 let peer = s.spawn(|| {
@@ -92,7 +82,7 @@ fn a_peer_that_sleeps_on_tcp_is_woken_to_leave_the_ring() {
                 });
                 await_asleep(told.recv().expect("its id"));
                 a.pin();
-                while b.stream.on_ring().0 {
+                while b.stream.channels().send.is_ring() {
                     std::thread::yield_now();
                 }
                 assert!(hand_off(&a, Claim::Certain).is_none());
@@ -128,7 +118,7 @@ fn a_peer_that_has_left_needs_no_relay() {
         a.pin();
         // One of its next sends sees that it was asked to leave.
         let mut sent = 0;
-        while b.stream.on_ring().0 {
+        while b.stream.channels().send.is_ring() {
             b.send(&pattern(sent, 1)).expect("send");
             sent += 1;
         }
@@ -243,5 +233,130 @@ fn a_lingering_program_that_has_ended_in_order_does_not_reset_its_peer() {
             recv_pattern(&b, 1000, 8);
             assert_eq!(b.recv(&mut [0]).expect("the end"), 0);
         }
+    });
+}
+
+#[test]
+fn a_program_that_writes_to_a_stream_that_is_gone_is_not_kept_waiting() {
+    watchdog(|| {
+        let (a, b) = connect_on_ring();
+        // More than lies in a socket, so that the relay keeps some of it.
+        const TOTAL: usize = 250_000;
+        b.send(&pattern(0, TOTAL)).expect("send");
+        assert!(b.stream.channels().send.is_ring(), "all of it lies on the ring");
+        sockopt::set_socket_linger(&b.socket, Some(Duration::ZERO)).expect("option");
+        drop(b);
+        let proxy = hand_off(&a, Claim::Certain).expect("bytes are unread");
+        let mut proxy = continue_with(a, proxy);
+        let written = proxy.write_all(&pattern(0, 16 << 20));
+        let kind = written.err().map(|e| e.kind());
+        let gone = [None, Some(ErrorKind::BrokenPipe), Some(ErrorKind::ConnectionReset)];
+        assert!(gone.contains(&kind), "{kind:?}");
+        let mut got = vec![0; TOTAL];
+        proxy.read_exact(&mut got).expect("read");
+        assert!(got == pattern(0, TOTAL), "wrong bytes");
+    });
+}
+
+/// Hands `end` off while one other call of this process is in progress on it.
+fn hand_off_under_a_call(end: &End, is_in_call: &AtomicBool) -> OwnedFd {
+    let others = || u64::from(is_in_call.load(Ordering::SeqCst));
+    while !end.stream.stop_calls(others) {
+        std::thread::yield_now();
+    }
+    assert!(is_in_call.load(Ordering::SeqCst), "the call has stopped, and not ended");
+    let proxy = end.stream.hand_off(end.socket.as_fd(), Claim::Certain);
+    let proxy = proxy.expect("handed off").expect("bytes are unread");
+    end.stream.replace_for_calls(proxy.as_fd(), others);
+    proxy
+}
+
+#[test]
+fn a_call_that_waits_for_room_goes_on_behind_the_socket_proxy() {
+    watchdog(|| {
+        const TOTAL: usize = 12 << 20;
+        let (a, b) = connect_on_ring();
+        b.send(&pattern(0, 100_000)).expect("send");
+        let is_in_call = AtomicBool::new(true);
+        let (tell, told) = mpsc::channel();
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                tell.send(rsock_verbs::family::thread_id()).expect("the test waits");
+                let sent = a.send(&pattern(0, TOTAL));
+                is_in_call.store(false, Ordering::SeqCst);
+                assert_eq!(sent.expect("send"), TOTAL);
+            });
+            await_asleep(told.recv().expect("its id"));
+            let mut proxy = TcpStream::from(hand_off_under_a_call(&a, &is_in_call));
+            let mut got = vec![0; 100_000];
+            proxy.read_exact(&mut got).expect("read");
+            assert!(got == pattern(0, 100_000), "wrong bytes");
+            recv_pattern(&b, TOTAL, 8);
+        });
+    });
+}
+
+#[test]
+fn a_call_that_receives_goes_on_behind_the_socket_proxy() {
+    watchdog(|| {
+        for polls in [false, true] {
+            let (a, b) = connect_on_ring();
+            let is_in_call = AtomicBool::new(true);
+            let (tell, told) = mpsc::channel();
+            std::thread::scope(|s| {
+                let reader = s.spawn(|| {
+                    tell.send(rsock_verbs::family::thread_id()).expect("the test waits");
+                    if polls {
+                        let closings = a.stream.closings();
+                        let named = Descriptor::new(a.socket.as_fd(), closings.count());
+                        let call = Some(Call::begin(closings, named));
+                        let mut entries = [PollDescriptor { call, ..a.poll_entry(PollFlags::IN) }];
+                        assert_eq!(poll(&mut entries, None, None).expect("poll"), 1);
+                        is_in_call.store(false, Ordering::SeqCst);
+                        return Vec::new();
+                    }
+                    let mut got = vec![0; 1000];
+                    let n = a.recv_with(&mut got, RecvFlags::WAITALL);
+                    is_in_call.store(false, Ordering::SeqCst);
+                    assert_eq!(n.expect("received"), 1000);
+                    got
+                });
+                await_asleep(told.recv().expect("its id"));
+                let proxy = hand_off_under_a_call(&a, &is_in_call);
+                b.send(&pattern(0, 1000)).expect("send");
+                let got = reader.join().expect("the reader");
+                assert!(polls || got == pattern(0, 1000), "wrong bytes");
+                drop(proxy);
+            });
+        }
+    });
+}
+
+#[test]
+fn a_call_that_has_stopped_for_a_handoff_that_fails_goes_on_as_before() {
+    watchdog(|| {
+        let (a, b) = connect_on_ring();
+        let is_in_call = AtomicBool::new(true);
+        let (tell, told) = mpsc::channel();
+        std::thread::scope(|s| {
+            let reader = s.spawn(|| {
+                tell.send(rsock_verbs::family::thread_id()).expect("the test waits");
+                let mut got = vec![0; 1000];
+                a.recv_all(&mut got);
+                is_in_call.store(false, Ordering::SeqCst);
+                got
+            });
+            await_asleep(told.recv().expect("its id"));
+            for _ in 0..20 {
+                let others = || u64::from(is_in_call.load(Ordering::SeqCst));
+                while !a.stream.stop_calls(others) {
+                    std::thread::yield_now();
+                }
+                a.stream.resume_calls();
+            }
+            b.send(&pattern(0, 1000)).expect("send");
+            assert!(reader.join().expect("the reader") == pattern(0, 1000), "wrong bytes");
+        });
+        assert!(a.stream.channels().are_accelerated());
     });
 }

@@ -117,14 +117,14 @@ fn a_full_ring_spills_to_tcp_and_comes_back() {
         for _ in 0..3 {
             // More than the ring holds, and the peer does not read: the rest goes to TCP.
             assert_eq!(a.send(&data).expect("send"), data.len());
-            assert!(!a.stream.on_ring().0);
+            assert!(!a.stream.channels().send.is_ring());
             recv_pattern(&b, data.len(), 11);
             let mut byte = [0];
             for _ in 0..10 {
                 a.send(&[3]).expect("send");
                 b.recv_all(&mut byte);
             }
-            assert!(a.stream.on_ring().0, "did not come back");
+            assert!(a.stream.channels().send.is_ring(), "did not come back");
         }
     });
 }
@@ -158,6 +158,6 @@ fn a_foreign_writer_before_the_move_keeps_the_stream_on_tcp() {
             a.recv_all(&mut byte);
         }
         assert_eq!(a.stream.pin_reason(), FallbackReason::ForeignWriter);
-        assert!(!a.stream.on_ring().0);
+        assert!(!a.stream.channels().send.is_ring());
     });
 }

@@ -68,7 +68,7 @@ fn poll_sees_the_rest_of_tcp_although_the_ring_has_more() {
         });
         assert!(invited, "{:?} {:?}", a.stream.pin_reason(), b.stream.pin_reason());
         a.send(&[4]).expect("send");
-        assert!(a.stream.on_ring().0);
+        assert!(a.stream.channels().send.is_ring());
         let mut entries = [b.poll_entry(PollFlags::IN)];
         for expected in [2, 4, 4] {
             // The first round of the first wait learns where TCP ends; then the ring gets more.

@@ -1,3 +1,5 @@
+//! Adoption of UDP sockets: when it is due, and the threads and epoll sets that it waits for.
+
 use super::adopt::FIRST_CALLS;
 use super::kernel_waiters::POLLERS;
 use super::*;

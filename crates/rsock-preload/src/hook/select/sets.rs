@@ -9,7 +9,7 @@ use crate::fdtable::datagrams;
 use crate::hook::poll::Named;
 use crate::{errno, fdtable, guard};
 use libc::{c_int, c_ulong, fd_set, sigset_t};
-use rsock_core::accelerate::{self, PollEntry};
+use rsock_core::accelerate::{self, PollDescriptor};
 use rsock_verbs::fault;
 use rustix::event::PollFlags;
 use rustix::fd::BorrowedFd;
@@ -177,7 +177,7 @@ impl Wanted {
         if !moved {
             return None;
         }
-        let mut entries: Vec<PollEntry<'_>> = named
+        let mut entries: Vec<PollDescriptor<'_>> = named
             .iter()
             .map(|(fd, asks, found)| Named::entry(found.as_ref(), *fd, *asks))
             .collect();
@@ -189,7 +189,7 @@ impl Wanted {
     /// As `of_streams`.
     unsafe fn poll(
         &self,
-        entries: &mut [PollEntry<'_>],
+        entries: &mut [PollDescriptor<'_>],
         limit: Option<Duration>,
         mask: Option<&sigset_t>,
     ) -> Result<usize, c_int> {
@@ -220,7 +220,7 @@ impl Wanted {
     ///
     /// # Safety
     /// As `of_streams`.
-    unsafe fn report(&self, entries: &[PollEntry<'_>]) -> usize {
+    unsafe fn report(&self, entries: &[PollDescriptor<'_>]) -> usize {
         for words in self.sets.iter().filter(|words| !words.is_null()) {
             for word in 0..self.n.div_ceil(BITS) {
                 // SAFETY: the kernel, too, writes whole words up to `n` bits.
@@ -250,7 +250,7 @@ impl Wanted {
 }
 
 /// The number of requested events of the entry that hold.
-fn held(entry: &PollEntry<'_>) -> usize {
+fn held(entry: &PollDescriptor<'_>) -> usize {
     KINDS
         .iter()
         .filter(|k| entry.events.contains(k.asks) && entry.revents.intersects(k.holds))

@@ -1,10 +1,13 @@
-//! `syscall(2)`: system calls by their numbers.
+//! The hook of `syscall(2)`: system calls by their numbers.
 //!
 //! A call that concerns an entry of the table is made by the hook of that name, with the kernel's
 //! form of the arguments: signal sets have eight bytes and come with their size, and remaining
 //! times are written back. Any other call goes to libc's `syscall` with all its arguments and on
 //! the caller's own stack: a `clone` must not return into a frame of this library.
 
+mod action;
+#[cfg(test)]
+mod tables;
 mod wait;
 mod words;
 
@@ -17,6 +20,7 @@ use super::{
 };
 use crate::cancel_state::SavedCancelState;
 use crate::{errno, fdtable, guard, log, next, process_handoff};
+use action::rt_sigaction;
 use libc::{c_int, c_long, c_ulong, c_void};
 use rsock_core::accelerate::FallbackReason;
 use rsock_verbs::{own_fd, raw};
@@ -82,6 +86,7 @@ fn concerns_hook(number: c_long, fd: c_int) -> bool {
         | libc::SYS_close_range
         | libc::SYS_pidfd_getfd
         | libc::SYS_io_uring_setup
+        | libc::SYS_rt_sigaction
         | libc::SYS_prctl
         | libc::SYS_seccomp
         | libc::SYS_execve
@@ -187,6 +192,8 @@ unsafe fn dispatch(number: c_long, all: [usize; 6]) -> c_long {
         libc::SYS_epoll_wait => hook!(epoll_wait::epoll_wait(int(a), at(b), int(c), int(d))),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_dup2 => hook!(dup::dup2(int(a), int(b))),
+        // SAFETY: the caller's promise.
+        libc::SYS_rt_sigaction => unsafe { rt_sigaction(all) },
         libc::SYS_execve => hook!(exec::execve(at(a), at(b), at(c))),
         libc::SYS_execveat => hook!(exec::execveat(int(a), at(b), at(c), at(d), int(e))),
         libc::SYS_prctl if !seccomp::restricts_by_prctl(int(a), b as c_ulong, c as c_ulong) => {

@@ -1,31 +1,31 @@
-//! What a call does with the answer of its query.
+//! The effects of the answer of a query: a call reads, writes, waits or fails.
 
 use super::channel::{Device, Item, URGENT};
-use super::model::{Result, Stage};
+use super::model::{Result, Transition};
 use super::thread::{Job, Sleep};
 use super::world::{Narrow, OTHER, Written};
 use crate::switch::mistake::Mistake;
 use crate::switch::{
-    End, Fact, Fault, Input, KernelInput, Read, Readable, RingInput, Room, Rules, Seen, Settled,
-    WaitFor, Write,
+    Conditions, End, Fact, Fault, Input, KernelInput, Read, Readable, ReceivedMessages, RingInput,
+    Room, Rules, Seen, Sender, SettleStatus, WaitFor, Write,
 };
 
-impl Stage<'_> {
+impl Transition<'_> {
     pub(super) fn read(&mut self, t: usize, read: Read, mut seen: Seen) -> Result<()> {
         match read {
             Read::Tcp { most } => match self.read_tcp(most)? {
                 Some(fact) => {
-                    self.say(|| format!("{fact:?}"));
+                    self.trace(|| format!("{fact:?}"));
                     self.note(t, &mut seen, fact);
                     self.keep(t, seen);
                     Ok(())
                 }
-                None if self.world.ends[self.e].has_met_end => self.met_end(t, None),
+                None if self.world.ends[self.e].has_reached_end => self.reached_end(t, None),
                 None => self.over(t, Job::Read, Job::Idle),
             },
             Read::Ring => match self.read_ring()? {
                 Some(fact) => {
-                    self.say(|| format!("{fact:?}"));
+                    self.trace(|| format!("{fact:?}"));
                     self.note(t, &mut seen, fact);
                     self.keep(t, seen);
                     Ok(())
@@ -42,10 +42,10 @@ impl Stage<'_> {
             Read::Wait(WaitFor::TcpOrRing) => self.wait(t, Job::Read, Sleep::TcpOrRing),
             Read::Wait(WaitFor::Ring) => self.wait(t, Job::Read, Sleep::Ring),
             Read::WaitBriefly => self.wait(t, Job::Read, Sleep::Moment),
-            Read::End => self.met_end(t, Some(())),
+            Read::End => self.reached_end(t, Some(())),
             Read::Stop => unreachable!("{read:?}"),
             Read::Fault(Fault::ForeignBytes | Fault::Violation) if self.has_foreign() => {
-                self.met_end(t, None)
+                self.reached_end(t, None)
             }
             Read::BreakOff if self.world.may_break() => {
                 let now = self.world.conditions(self.e, t, self.config);
@@ -53,10 +53,10 @@ impl Stage<'_> {
                 let by_reset = end.is_sending_locked || end.sender.breaks_by_reset(now);
                 end.receiver.break_off();
                 self.world.break_connection(self.e, by_reset);
-                self.met_end(t, None)
+                self.reached_end(t, None)
             }
             Read::Reset | Read::Fail | Read::Fault(Fault::Lost) if self.world.may_break() => {
-                self.met_end(t, None)
+                self.reached_end(t, None)
             }
             Read::Reset | Read::Fail | Read::BreakOff | Read::Fault(_) => {
                 Err(format!("a read failed without a reason: {read:?}"))
@@ -65,11 +65,11 @@ impl Stage<'_> {
     }
 
     fn has_foreign(&self) -> bool {
-        self.world.ends[1 - self.e].left.foreign != self.config.foreign[1 - self.e]
+        self.world.ends[1 - self.e].remaining.foreign != self.config.foreign[1 - self.e]
     }
 
-    /// The program meets the end of what it receives: in order, or by an error.
-    fn met_end(&mut self, t: usize, in_order: Option<()>) -> Result<()> {
+    /// The program reaches the end of what it receives: in order, or by an error.
+    fn reached_end(&mut self, t: usize, in_order: Option<()>) -> Result<()> {
         let (end, peer) = (&self.world.ends[self.e], &self.world.ends[1 - self.e]);
         if in_order.is_some() && !end.receiving_ended {
             let has_ended = peer.sending_ended || peer.socket.is_closed;
@@ -77,7 +77,7 @@ impl Stage<'_> {
                 return Err(format!("the end after {} of {} bytes", end.n_read, peer.n_sent));
             }
         }
-        self.world.ends[self.e].has_met_end = true;
+        self.world.ends[self.e].has_reached_end = true;
         self.over(t, Job::Read, if t == OTHER { Job::Idle } else { Job::Over })
     }
 
@@ -109,7 +109,7 @@ impl Stage<'_> {
                 let byte = self.world.ends[e].n_sent + 1;
                 match self.world.tcp_write(e, byte | urgent, self.config.tcp_room) {
                     Written::Taken => {
-                        self.say(|| format!("byte {byte} to TCP"));
+                        self.trace(|| format!("byte {byte} to TCP"));
                         self.world.ends[e].n_sent += 1;
                         self.world.ends[e].sender.took_tcp(1);
                         return self.over(t, Job::Write, Job::Idle);
@@ -120,7 +120,7 @@ impl Stage<'_> {
             }
             Write::Ring => {
                 let (lane, end) = (&self.world.lanes[e], &self.world.ends[e]);
-                let is_dead = lane.is_dead && !self.config.is_far;
+                let is_dead = lane.is_dead && !self.config.is_remote;
                 let is_closed = is_dead || end.sending_ended || end.is_disconnected;
                 let byte = end.n_sent + 1;
                 let has_room = lane.unread < self.config.ring_room;
@@ -135,12 +135,12 @@ impl Stage<'_> {
                 } else if is_closed {
                     self.note(t, &mut seen, Fact::RingClosed);
                 } else if !is_kernel_call && has_room && self.post(Item::Byte(byte)) {
-                    self.say(|| format!("byte {byte} to the ring"));
+                    self.trace(|| format!("byte {byte} to the ring"));
                     self.world.ends[e].n_sent += 1;
                     self.world.ends[e].sender.took_ring(1);
                     return self.over(t, Job::Write, Job::Idle);
                 } else {
-                    self.say(|| "full".to_owned());
+                    self.trace(|| "full".to_owned());
                     self.note(t, &mut seen, Fact::RingFull);
                 }
             }
@@ -200,15 +200,15 @@ impl Stage<'_> {
         Ok(true)
     }
 
-    pub(super) fn settled(&mut self, t: usize, job: Job, settled: Settled) -> Result<()> {
-        if settled == Settled::BreakOff {
+    pub(super) fn settled(&mut self, t: usize, job: Job, settled: SettleStatus) -> Result<()> {
+        if settled == SettleStatus::BreakOff {
             self.break_off(t);
         }
         let next = match (job, settled) {
             (Job::Answer(sleep), _) => Job::Asleep(sleep),
             (Job::SettleSending, _) => Job::SettleReceiving,
-            (Job::LeaveSending, Settled::Yes) => Job::LeaveReceiving,
-            (Job::LeaveSending, Settled::NotYet) => Job::Asleep(Sleep::Handover),
+            (Job::LeaveSending, SettleStatus::Yes) => Job::LeaveReceiving,
+            (Job::LeaveSending, SettleStatus::NotYet) => Job::Asleep(Sleep::Handoff),
             _ => Job::Idle,
         };
         self.over(t, job, next)
@@ -218,8 +218,8 @@ impl Stage<'_> {
         let now = self.world.conditions(self.e, t, self.config);
         let end = &mut self.world.ends[self.e];
         end.kernel_only_waiters += 1;
-        let hears = end.is_paired && !end.sender.is_settled(now);
-        self.wait(t, job, Sleep::Tcp { hears })
+        let ring_wakes = end.is_paired && !end.sender.is_settled(now);
+        self.wait(t, job, Sleep::Tcp { ring_wakes })
     }
 
     /// A call answers what the peer has asked, and sleeps.
@@ -229,9 +229,24 @@ impl Stage<'_> {
         }
         let now = self.world.conditions(self.e, t, self.config);
         let end = &self.world.ends[self.e];
-        let is_asked = end.is_paired && end.sender.is_asked_by(now, end.heard);
-        let next =
-            if is_asked && job != Job::Write { Job::Answer(sleep) } else { Job::Asleep(sleep) };
+        let has_to_settle = end.is_paired && must_settle(&end.sender, now, end.messages);
+        let next = if has_to_settle && job != Job::Write {
+            Job::Answer(sleep)
+        } else {
+            Job::Asleep(sleep)
+        };
         self.over(t, job, next)
     }
+}
+
+/// Whether a call that is about to wait has to ask [`Sender::settle`]: the receiver's last request
+/// has no answer, the stream is pinned, or sent bytes are lost.
+pub(super) fn must_settle(
+    sender: &Sender<Narrow>,
+    now: Conditions,
+    messages: ReceivedMessages,
+) -> bool {
+    let is_requested = messages.counts.leaves() != sender.leaves_answered();
+    let must_answer = is_requested || now.has(Conditions::PINNED);
+    sender.has_lost_bytes(now) || !sender.is_settled(now) && must_answer
 }

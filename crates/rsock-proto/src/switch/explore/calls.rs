@@ -1,22 +1,23 @@
-//! The calls of a program over the switch, one step at a time: what `send`, `recv`, `poll`,
-//! `FIONREAD` and a handover will be in rsock-core.
+//! The calls of a program over the switch, one step at a time: models of `send`, `recv`, `poll`,
+//! `FIONREAD` and a handoff of rsock-core.
 
+use super::answers::must_settle;
 use super::channel::{Device, Item};
 use super::config::Config;
-use super::model::{Result, Stage};
+use super::model::{Result, Transition};
 use super::thread::{Job, Sleep, Thread};
 use super::world::{Narrow, OTHER, READER, WRITER, World};
 use crate::switch::mistake::Mistake;
-use crate::switch::{Conditions, Fact, Left, Message, Rules, Seen, Step};
+use crate::switch::{Conditions, Fact, LeaveStatus, Message, Rules, Seen, Step};
 
 impl World {
-    /// What a call of a thread knows without locks.
+    /// The conditions of a call of a thread.
     pub(super) fn conditions(&self, e: usize, thread: usize, config: &Config) -> Conditions {
         use Conditions as C;
         let (end, call) = (&self.ends[e], &self.ends[e].threads[thread]);
         let lane = &self.lanes[1 - e];
-        let is_cut = config.is_far && lane.is_dead;
-        let is_dead = !config.is_far && lane.is_dead && !end.inbox_ended;
+        let is_cut = config.is_remote && lane.is_dead;
+        let is_dead = !config.is_remote && lane.is_dead && !end.inbox_ended;
         // Not of a network that is slow: that answers within a fraction of this time.
         let is_silent = self.lanes[e].is_unanswered() && end.device == Device::Works;
         C::NONE
@@ -24,15 +25,15 @@ impl World {
             .with_if(C::PINNED, end.is_pinned)
             .with_if(C::SENDING_ENDED, end.sending_ended)
             .with_if(C::RECEIVING_ENDED, end.receiving_ended)
-            .with_if(C::BETWEEN_HOSTS, config.is_far)
+            .with_if(C::BETWEEN_HOSTS, config.is_remote)
             .with_if(C::RING_FAILED, end.device == Device::Failed || is_dead)
-            .with_if(C::RING_CUT, is_cut)
+            .with_if(C::RING_DISCONNECTED, is_cut)
             .with_if(C::BROKEN, end.is_broken)
             .with_if(C::DEVICE_SILENT, thread == WRITER && call.is_impatient && is_silent)
             .with_if(C::KERNEL_ONLY_WAITER, end.kernel_only_waiters != 0)
-            .with_if(C::LOOK_DUE, call.is_due)
-            .with_if(C::PATIENCE_OVER, call.is_impatient)
-            .with_if(C::GRACE_OVER, call.is_impatient)
+            .with_if(C::SOCKET_CHECK_DUE, call.is_due)
+            .with_if(C::SPILL_DUE, call.is_impatient)
+            .with_if(C::END_OVERDUE, call.is_impatient)
             .with_if(C::KERNEL_CALL, thread == WRITER && self.is_urgent_next(e, config))
     }
 
@@ -41,7 +42,7 @@ impl World {
     }
 }
 
-impl Stage<'_> {
+impl Transition<'_> {
     /// A thread goes on.
     pub(super) fn go(&mut self, t: usize, is_due: bool) -> Result {
         let end = &self.world.ends[self.e];
@@ -52,7 +53,7 @@ impl Stage<'_> {
         match job {
             Job::Over => Ok(false),
             Job::Idle => self.begin(t, is_due, false),
-            Job::Asleep(Sleep::Listening) => Ok(self.answer_if_asked(t)),
+            Job::Asleep(Sleep::ForRequests) => Ok(self.answer_if_asked(t)),
             Job::Asleep(sleep) => {
                 let thread = &end.threads[t];
                 if !sleep.is_over(&self.world, self.e, thread, self.config.tcp_room) {
@@ -68,15 +69,15 @@ impl Stage<'_> {
         }
     }
 
-    /// A call that waits for input takes what has come on the ring, and answers.
+    /// A call that waits for input dispatches arrivals on the ring, and answers requests.
     fn answer_if_asked(&mut self, t: usize) -> bool {
         let has_pumped = self.world.ends[self.e].is_paired && self.world.pump(self.e);
         self.world.pump_all(self.e);
         let now = self.world.conditions(self.e, t, self.config);
         let end = &mut self.world.ends[self.e];
-        let is_asked = end.is_paired && end.sender.is_asked_by(now, end.heard);
-        if is_asked && end.threads[t].has_news {
-            end.threads[t] = Thread::at(Job::Answer(Sleep::Listening));
+        let has_to_settle = end.is_paired && must_settle(&end.sender, now, end.messages);
+        if has_to_settle && end.threads[t].has_ring_event {
+            end.threads[t] = Thread::at(Job::Answer(Sleep::ForRequests));
             return true;
         }
         has_pumped
@@ -85,7 +86,7 @@ impl Stage<'_> {
     /// A sleep ends by its time.
     pub(super) fn end_by_time(&mut self, t: usize) -> Result {
         match self.world.ends[self.e].threads[t].job {
-            Job::Asleep(Sleep::Handover) => {
+            Job::Asleep(Sleep::Handoff) => {
                 // It gives up; a process of its own carries on.
                 self.set(t, Job::Idle);
                 Ok(true)
@@ -110,10 +111,10 @@ impl Stage<'_> {
         let job = match t {
             WRITER if end.n_sent < self.config.own_bytes(self.e) => Job::Write,
             WRITER if self.config.half_closes[self.e] && !end.sending_ended => Job::EndTcp,
-            READER if !end.has_met_end => Job::Read,
-            OTHER if was == Job::Asleep(Sleep::Handover) => Job::LeaveSending,
-            OTHER if end.left.counts != 0 => Job::Count,
-            OTHER if end.left.second_reads != 0 && !end.has_met_end => Job::Read,
+            READER if !end.has_reached_end => Job::Read,
+            OTHER if was == Job::Asleep(Sleep::Handoff) => Job::LeaveSending,
+            OTHER if end.remaining.counts != 0 => Job::Count,
+            OTHER if end.remaining.second_reads != 0 && !end.has_reached_end => Job::Read,
             OTHER
                 if self.config.second_writes[self.e] != 0
                     && end.n_sent < self.config.bytes[self.e] =>
@@ -141,8 +142,8 @@ impl Stage<'_> {
             end.kernel_only_waiters -= 1;
         }
         if t == OTHER {
-            end.left.counts -= u8::from(job == Job::Count);
-            end.left.second_reads -= u8::from(job == Job::Read);
+            end.remaining.counts -= u8::from(job == Job::Count);
+            end.remaining.second_reads -= u8::from(job == Job::Read);
         }
         end.threads[t] = Thread { is_due, is_impatient, ..Thread::at(Job::Idle) };
         if job == Job::Write && self.world.is_urgent_next(self.e, self.config) {
@@ -180,10 +181,10 @@ impl Stage<'_> {
     }
 
     pub(super) fn set(&mut self, t: usize, job: Job) {
-        let has_news = self.world.ends[self.e].threads[t].has_news;
+        let has_ring_event = self.world.ends[self.e].threads[t].has_ring_event;
         let keeps = matches!(job, Job::Asleep(_) | Job::Answer(_));
         self.world.ends[self.e].threads[t] =
-            Thread { has_news: has_news && keeps, ..Thread::at(job) };
+            Thread { has_ring_event: has_ring_event && keeps, ..Thread::at(job) };
     }
 
     /// One step of the query that a thread is at.
@@ -195,42 +196,46 @@ impl Stage<'_> {
         match job {
             Job::Read => {
                 let step = end.receiver.read(&mut seen);
-                self.told(&step);
-                self.follow(t, step, seen, |stage, read, seen| stage.read(t, read, seen))
+                self.trace_step(&step);
+                self.follow(t, step, seen, |transition, read, seen| transition.read(t, read, seen))
             }
             Job::Count => {
                 let step = end.receiver.count_readable(&mut seen);
-                self.told(&step);
-                self.follow(t, step, seen, |stage, n, _| stage.counted(t, n))
+                self.trace_step(&step);
+                self.follow(t, step, seen, |transition, n, _| transition.counted(t, n))
             }
             Job::Poll => {
                 let step = end.receiver.poll_input(&mut seen);
-                self.told(&step);
-                self.follow(t, step, seen, |stage, input, _| stage.polled(t, input))
+                self.trace_step(&step);
+                self.follow(t, step, seen, |transition, input, _| transition.polled(t, input))
             }
             Job::SettleReceiving => {
                 let step = end.receiver.settle(&mut seen);
-                self.told(&step);
-                self.follow(t, step, seen, |stage, _, _| stage.over(t, job, Job::Idle))
+                self.trace_step(&step);
+                self.follow(t, step, seen, |transition, _, _| transition.over(t, job, Job::Idle))
             }
             Job::LeaveReceiving => {
                 let step = end.receiver.leave(&mut seen);
-                self.told(&step);
-                self.follow(t, step, seen, |stage, left, _| {
-                    let waits = left == Left::NotYet;
-                    let next = if waits { Job::Asleep(Sleep::Handover) } else { Job::Idle };
-                    stage.over(t, job, next)
+                self.trace_step(&step);
+                self.follow(t, step, seen, |transition, left, _| {
+                    let waits = left == LeaveStatus::NotYet;
+                    let next = if waits { Job::Asleep(Sleep::Handoff) } else { Job::Idle };
+                    transition.over(t, job, next)
                 })
             }
             Job::Write => {
                 let step = end.sender.write(&mut seen);
-                self.told(&step);
-                self.follow(t, step, seen, |stage, write, seen| stage.write(t, write, seen))
+                self.trace_step(&step);
+                self.follow(t, step, seen, |transition, write, seen| {
+                    transition.write(t, write, seen)
+                })
             }
             Job::Answer(_) | Job::SettleSending | Job::LeaveSending => {
                 let step = end.sender.settle(&mut seen);
-                self.told(&step);
-                self.follow(t, step, seen, |stage, settled, _| stage.settled(t, job, settled))
+                self.trace_step(&step);
+                self.follow(t, step, seen, |transition, settled, _| {
+                    transition.settled(t, job, settled)
+                })
             }
             Job::EndTcp => {
                 self.world.tcp_shut(e);
@@ -244,8 +249,8 @@ impl Stage<'_> {
         }
     }
 
-    fn told<D: std::fmt::Debug>(&mut self, step: &Step<D>) {
-        self.say(|| format!("{step:?}"));
+    fn trace_step<D: std::fmt::Debug>(&mut self, step: &Step<D>) {
+        self.trace(|| format!("{step:?}"));
     }
 
     /// Does what a step asks for.
@@ -257,21 +262,21 @@ impl Stage<'_> {
         done: impl FnOnce(&mut Self, D, Seen) -> Result<()>,
     ) -> Result<()> {
         match step {
-            Step::Look(look) => {
-                let fact = self.look(look);
-                self.say(|| format!("{fact:?}"));
+            Step::Observe(observation) => {
+                let fact = self.observe(observation);
+                self.trace(|| format!("{fact:?}"));
                 self.note(t, &mut seen, fact);
             }
-            Step::Say(message) => {
+            Step::Send(message) => {
                 let is_sent = self.post(Item::Message(message));
-                self.say(|| (if is_sent { "said" } else { "no room" }).to_owned());
+                self.trace(|| (if is_sent { "sent" } else { "no room" }).to_owned());
                 let end = &mut self.world.ends[self.e];
                 match message {
                     Message::Ready | Message::Leave => {
-                        end.receiver.said(message, is_sent, &mut seen);
+                        end.receiver.note_send(message, is_sent, &mut seen);
                     }
                     Message::Up { .. } | Message::Down => {
-                        end.sender.said(message, is_sent, &mut seen);
+                        end.sender.note_send(message, is_sent, &mut seen);
                     }
                 }
             }

@@ -1,4 +1,4 @@
-//! What a run of the explorer varies.
+//! The parameters of a scenario of the explorer.
 
 use super::thread::{Job, Sleep};
 
@@ -8,21 +8,22 @@ pub(super) struct Config {
     pub(super) name: &'static str,
     /// Bytes that each end writes.
     pub(super) bytes: [u8; 2],
-    /// Bytes that TCP takes with no reader.
+    /// Bytes that TCP buffers.
     pub(super) tcp_room: u8,
-    /// Bytes that the ring takes with no reader.
+    /// Bytes that the ring buffers.
     pub(super) ring_room: u8,
-    /// Entries that the device takes until the peer takes them.
+    /// Entries that the device buffers until the peer dispatches them.
     pub(super) lane_room: u8,
     /// Bytes that a read has room for.
     pub(super) buffer: u8,
-    /// What arrives waits until a call, or another thread, takes it; otherwise it is taken at once.
+    /// Arrivals wait until a call, or another thread, dispatches them; otherwise that happens at
+    /// once.
     pub(super) is_lazy: bool,
     /// The ring leads to another host.
-    pub(super) is_far: bool,
-    /// What may happen to what this end sends to another host, at some time.
+    pub(super) is_remote: bool,
+    /// How the link that this end sends on, to another host, may fail at some time.
     pub(super) link: [Link; 2],
-    /// A device that has failed takes what it is given, as if it sent it; otherwise it refuses it.
+    /// A device that has failed accepts posts, as if it sent them; otherwise it refuses them.
     pub(super) flushes: bool,
     /// The ends find each other at some time, or have before.
     pub(super) pairs_late: bool,
@@ -39,7 +40,7 @@ pub(super) struct Config {
     /// The reader of this end waits by `poll`.
     pub(super) polls: [bool; 2],
     /// The end hands its stream over to a program without rings, once.
-    pub(super) hands_over: [bool; 2],
+    pub(super) hands_off: [bool; 2],
     /// The writer of this end ends its direction after its last byte.
     pub(super) half_closes: [bool; 2],
     /// The program of this end closes the stream at some time.
@@ -73,7 +74,7 @@ pub(super) const PLAIN: Config = Config {
     lane_room: 4,
     buffer: 3,
     is_lazy: false,
-    is_far: false,
+    is_remote: false,
     link: [Link::Holds; 2],
     flushes: false,
     pairs_late: false,
@@ -83,7 +84,7 @@ pub(super) const PLAIN: Config = Config {
     second_writes: [0; 2],
     only_writes: [false; 2],
     polls: [false; 2],
-    hands_over: [false; 2],
+    hands_off: [false; 2],
     half_closes: [false; 2],
     closes: [false; 2],
     dies: [false; 2],
@@ -107,6 +108,6 @@ impl Config {
         let may_break = self.link[peer] != Link::Holds;
         let may_end = self.half_closes[peer] || self.closes[peer] || self.dies[peer] || may_break;
         let may_come = self.bytes[peer] != 0 || self.foreign[peer] != 0 || may_end;
-        if may_come { Job::Idle } else { Job::Asleep(Sleep::Listening) }
+        if may_come { Job::Idle } else { Job::Asleep(Sleep::ForRequests) }
     }
 }

@@ -16,24 +16,24 @@ fn scenario(mistake: Mistake) -> &'static str {
     match mistake {
         M::InviteWhileKernelOnlyWaits => "pairs late, counts",
         M::InvitedReadsAll | M::QueueAfterMessages | M::DownBeforeRingIsEmpty => "four bytes",
-        M::NoSecondLookAtEnd | M::UpWithoutReady => "writer closes",
-        M::ClampIgnored | M::OffsetOfRingAndTcp => "plain, taken late",
+        M::NoSecondCheckAtEnd | M::UpWithoutReady => "writer closes",
+        M::LimitIgnored | M::OffsetOfRingAndTcp => "plain, dispatched late",
         M::OffsetNotUnwrapped => "plain",
         M::KernelNotAsked => "foreign writer",
         M::ReadyUsedTwice | M::RingEndIsTheEnd => "half-close",
         M::LeaveNotAnswered => "pinned reader",
         M::RefusedByOneDown | M::DownsMerge => "refusal",
-        M::EndOnTcpFirst | M::EndOfTcpBetweenHosts => "far, half-close",
-        M::TcpOvertakesRing => "far, taken late",
-        M::KernelCallOvertakes => "far, urgent",
+        M::EndOnTcpFirst | M::EndOfTcpBetweenHosts => "remote, half-close",
+        M::TcpOvertakesRing => "remote, dispatched late",
+        M::KernelCallOvertakes => "remote, urgent",
         M::EndWithoutLock => "half-close, two writers",
-        M::SeamWakesNoOther => "two readers",
-        M::LeaveUnasked => "reader hands over",
+        M::ReaderWakesNoOther => "two readers",
+        M::EmptyRingCountsAsLeft => "reader hands over",
         M::OwnEndUnnoticed => "reader shuts reading",
-        M::SilenceIgnored => "far, link falls silent",
-        M::EndedByFailure => "far, link fails, half-close",
+        M::SilenceIgnored => "remote, link falls silent",
+        M::EndedByFailure => "remote, link fails, half-close",
         M::ErrorForgotten | M::DrainedByFailure | M::BreakIsAnEnd | M::FailureNotSettled => {
-            "far, link fails"
+            "remote, link fails"
         }
     }
 }

@@ -2,25 +2,25 @@
 //!
 //! Both ends run the real [`Receiver`](super::Receiver) and [`Sender`](super::Sender), with offsets
 //! of three bits, over models of TCP, of the ring, and of threads that call, hold locks and sleep.
-//! A step is what a thread does between two moments at which others could come between: one query,
-//! with the observation, message, read or write that it asks for. What holds of the stream is known
-//! to a try as it was when the try began, but for what [`Seen::note`](super::Seen::note) renews, as
-//! in rsock-core.
+//! A step is what a thread does between two points at which another thread could run: one query,
+//! with the observation, message, read or write that it asks for. A try has the conditions of the
+//! stream as they were when it began, except where [`Seen::note`](super::Seen::note) observes them
+//! again, as in rsock-core.
 //!
 //! * Safety: no byte is lost, doubled or out of order; the end of a stream comes after its last
 //!   byte; an error only where the peer died, reset, or was left with bytes unread, or where the
 //!   link to another host failed with the ring in use.
 //! * Liveness: from every state, steps that are sure to be taken (of programs that keep calling, of
-//!   the network, of timers) lead to a state in which all that was wanted has come about: every
-//!   byte is read, every end met, every pinned stream served by the kernel alone.
+//!   the network, of timers) lead to a state in which every byte is read, every end is reached, and
+//!   every pinned stream is served by the kernel alone.
 
 mod answers;
 mod calls;
 mod channel;
 mod config;
-mod looks;
 mod mistakes;
 mod model;
+mod observations;
 mod queue;
 mod scenarios;
 mod search;

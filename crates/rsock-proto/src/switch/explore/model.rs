@@ -14,7 +14,7 @@ pub(super) struct Scenario(pub(super) Config);
 pub(super) enum Act {
     /// A thread goes on; or a call of it begins, or wakes, by itself.
     Go(usize),
-    /// The same, and it is time for the call to look at the socket.
+    /// The same, and it is time for the call to check the socket.
     GoDue(usize),
     /// A thread's sleep ends by its time.
     Timer(usize),
@@ -23,7 +23,7 @@ pub(super) enum Act {
     Pump,
     Pair,
     Pin,
-    HandOver,
+    Handoff,
     Close,
     /// A close goes on that has begun.
     Closing,
@@ -53,7 +53,7 @@ const ACTS: [Act; 23] = [
     Act::Pump,
     Act::Pair,
     Act::Pin,
-    Act::HandOver,
+    Act::Handoff,
     Act::Close,
     Act::Closing,
     Act::Die,
@@ -78,22 +78,22 @@ impl Model for Scenario {
         if !self.may(from, e, act) {
             return None;
         }
-        let mut stage = Stage { world: *from, config: &self.0, e, text: None };
+        let mut transition = Transition { world: *from, config: &self.0, e, text: None };
         let wants_text = text.is_some();
-        stage.text = wants_text.then(String::new);
-        let result = stage.act(act);
+        transition.text = wants_text.then(String::new);
+        let result = transition.act(act);
         if !self.0.is_lazy {
-            (0..2).for_each(|e| stage.world.pump_all(e));
+            (0..2).for_each(|e| transition.world.pump_all(e));
         }
         if self.0.link != [Link::Holds; 2] {
-            let is_lost = stage.world.lanes.iter().any(|lane| lane.is_lost);
-            stage.world.may_miss |= is_lost && stage.world.is_ring_in_use();
+            let is_lost = transition.world.lanes.iter().any(|lane| lane.is_lost);
+            transition.world.may_lose_bytes |= is_lost && transition.world.is_ring_in_use();
         }
-        if let (Some(text), Some(told)) = (text, &stage.text) {
-            *text = format!("{} {act:?}: {told}", ["A", "B"][e]);
+        if let (Some(text), Some(trace)) = (text, &transition.text) {
+            *text = format!("{} {act:?}: {trace}", ["A", "B"][e]);
         }
         match result {
-            Ok(true) => Some(Stepped::To(stage.world)),
+            Ok(true) => Some(Stepped::To(transition.world)),
             Ok(false) => None,
             Err(what) => Some(Stepped::Broken(what)),
         }
@@ -107,7 +107,7 @@ impl Model for Scenario {
         Ok(is_done)
     }
 
-    fn is_sure(&self, step: u16) -> bool {
+    fn is_fair(&self, step: u16) -> bool {
         let act = ACTS[usize::from(step / 2)];
         matches!(
             act,
@@ -135,7 +135,7 @@ impl Scenario {
                 }
                 Job::Idle if t == OTHER => {
                     let writes = config.second_writes[e] != 0 && end.n_sent < config.bytes[e];
-                    writes || end.left.counts + end.left.second_reads != 0
+                    writes || end.remaining.counts + end.remaining.second_reads != 0
                 }
                 Job::Idle | Job::Asleep(_) => true,
                 _ => true,
@@ -150,14 +150,14 @@ impl Scenario {
                 matches!(end.threads[t].job, Job::Asleep(sleep) if sleep.has_timer())
             }
             Act::DeliverTcp => world.tcp[e].n_arrived < world.tcp[e].queue.len(),
-            Act::DeliverRing => config.is_far,
+            Act::DeliverRing => config.is_remote,
             Act::Pump => {
                 let fails = end.device == Device::Fails;
                 config.is_lazy && (fails || world.lanes[1 - e].n_arrived != 0)
             }
             Act::Pair => !end.is_paired,
-            Act::Pin => end.left.pin,
-            Act::HandOver => end.left.handover,
+            Act::Pin => end.remaining.pin,
+            Act::Handoff => end.remaining.handoff,
             Act::Close => config.closes[e] && !end.is_retired(),
             Act::Closing => config.closes[e] && end.is_retired() && !end.socket.is_closed,
             Act::Die => config.dies[e] && !end.socket.is_closed,
@@ -173,25 +173,25 @@ impl Scenario {
                 let is_lost = world.lanes.iter().any(|lane| lane.is_lost);
                 is_lost && end.device == Device::Works && config.link[e] != Link::FallsSilent
             }
-            Act::WriteForeign => end.left.foreign != 0,
-            Act::ShutReading => end.left.shut_reading,
+            Act::WriteForeign => end.remaining.foreign != 0,
+            Act::ShutReading => end.remaining.shut_reading,
         }
     }
 }
 
 /// A state on its way to the next, by a step of the end `e`.
-pub(super) struct Stage<'a> {
+pub(super) struct Transition<'a> {
     pub(super) world: World,
     pub(super) config: &'a Config,
     pub(super) e: usize,
-    /// What happens, if that is wanted.
+    /// A description of the step, if the caller asked for one.
     pub(super) text: Option<String>,
 }
 
 /// Whether a step was possible; or what it broke.
 pub(super) type Result<T = bool> = std::result::Result<T, String>;
 
-impl Stage<'_> {
+impl Transition<'_> {
     fn act(&mut self, act: Act) -> Result {
         let e = self.e;
         match act {
@@ -199,14 +199,14 @@ impl Stage<'_> {
             Act::GoDue(thread) => self.go(thread, true),
             Act::Timer(thread) => self.end_by_time(thread),
             Act::DeliverTcp => Ok(self.world.tcp_deliver(e)),
-            Act::DeliverRing => Ok(self.config.is_far && self.world.lane_deliver(e)),
+            Act::DeliverRing => Ok(self.config.is_remote && self.world.lane_deliver(e)),
             Act::Pump => {
                 self.world.pump_all(e);
                 Ok(self.is_open())
             }
             Act::Pair => Ok(self.pair()),
             Act::Pin => Ok(self.pin()),
-            Act::HandOver => Ok(self.hand_over()),
+            Act::Handoff => Ok(self.hand_off()),
             Act::Close => Ok(self.close()),
             Act::Closing => Ok(self.finish_close()),
             Act::Die => Ok(self.config.dies[e] && self.is_open() && self.die()),
@@ -224,10 +224,10 @@ impl Stage<'_> {
         }
     }
 
-    pub(super) fn say(&mut self, text: impl FnOnce() -> String) {
-        if let Some(told) = &mut self.text {
-            *told += &text();
-            *told += "; ";
+    pub(super) fn trace(&mut self, text: impl FnOnce() -> String) {
+        if let Some(trace) = &mut self.text {
+            *trace += &text();
+            *trace += "; ";
         }
     }
 
@@ -242,7 +242,7 @@ impl Stage<'_> {
         }
         end.is_paired = true;
         if end.sending_ended {
-            // What was said to the kernel alone is said again.
+            // The end went to the kernel alone: it is sent on the ring as well.
             self.post(Item::End);
         }
         true
@@ -250,21 +250,21 @@ impl Stage<'_> {
 
     fn pin(&mut self) -> bool {
         let end = &mut self.world.ends[self.e];
-        if !end.left.pin || end.threads[OTHER].job != Job::Idle || end.socket.is_closed {
+        if !end.remaining.pin || end.threads[OTHER].job != Job::Idle || end.socket.is_closed {
             return false;
         }
-        end.left.pin = false;
+        end.remaining.pin = false;
         end.is_pinned = true;
         end.threads[OTHER].job = Job::SettleSending;
         true
     }
 
-    fn hand_over(&mut self) -> bool {
+    fn hand_off(&mut self) -> bool {
         let end = &mut self.world.ends[self.e];
-        if !end.left.handover || end.threads[OTHER].job != Job::Idle || end.socket.is_closed {
+        if !end.remaining.handoff || end.threads[OTHER].job != Job::Idle || end.socket.is_closed {
             return false;
         }
-        end.left.handover = false;
+        end.remaining.handoff = false;
         end.is_pinned = true;
         end.threads[OTHER].job = Job::LeaveSending;
         true
@@ -277,7 +277,7 @@ impl Stage<'_> {
         if !self.is_open() || !end.threads.iter().all(|thread| is_idle(thread.job)) {
             return false;
         }
-        if self.config.is_far && end.is_paired && !end.is_broken {
+        if self.config.is_remote && end.is_paired && !end.is_broken {
             // The end goes to the ring, and the close waits until the peer's device has it.
             self.world.ends[self.e].sending_ended = true;
             self.post(Item::Close);
@@ -295,12 +295,12 @@ impl Stage<'_> {
         if !lane.is_drained() && !lane.is_lost && !is_over {
             return false;
         }
-        let is_missed = !end.is_broken && (has_failed || !lane.is_drained() && !is_over);
+        let is_missing_bytes = !end.is_broken && (has_failed || !lane.is_drained() && !is_over);
         let has_unread = end.inbox.len() != 0;
         if !has_unread {
-            self.world.ends[self.e].socket.has_renounced = true;
+            self.world.ends[self.e].socket.discards_unread = true;
         }
-        self.world.tcp_close(self.e, is_missed || has_unread && !self.config.is_far);
+        self.world.tcp_close(self.e, is_missing_bytes || has_unread && !self.config.is_remote);
         true
     }
 
@@ -313,7 +313,7 @@ impl Stage<'_> {
         true
     }
 
-    /// No thread of the end comes to anything more.
+    /// Ends all threads of this end.
     fn retire(&mut self) {
         let end = &mut self.world.ends[self.e];
         end.kernel_only_waiters = 0;
@@ -327,29 +327,29 @@ impl Stage<'_> {
             return false;
         }
         self.world.lanes.iter_mut().for_each(|lane| lane.is_dead = true);
-        if self.config.is_far {
+        if self.config.is_remote {
             self.world.device_fails(1 - self.e);
         }
-        self.world.ring(1 - self.e);
+        self.world.wake(1 - self.e);
         true
     }
 
     fn write_foreign(&mut self) -> bool {
         let (e, room) = (self.e, self.config.tcp_room + 2);
         let end = &mut self.world.ends[e];
-        if end.left.foreign == 0 || end.socket.is_closed || end.socket.is_shut {
+        if end.remaining.foreign == 0 || end.socket.is_closed || end.socket.is_shut {
             return false;
         }
-        end.left.foreign -= 1;
+        end.remaining.foreign -= 1;
         self.world.tcp_write(e, FOREIGN, room);
         true
     }
 
     fn shut_reading(&mut self) -> bool {
         let end = &mut self.world.ends[self.e];
-        let can = end.left.shut_reading && !end.socket.is_closed;
+        let can = end.remaining.shut_reading && !end.socket.is_closed;
         end.receiving_ended |= can;
-        end.left.shut_reading = false;
+        end.remaining.shut_reading = false;
         can
     }
 
@@ -369,14 +369,15 @@ impl World {
         let must_end = config.half_closes[e];
         let has_written = writes.job == Job::Over || !must_end && end.n_sent == config.bytes[e];
         let ends = peer.is_retired() || peer.sending_ended || config.half_closes[1 - e];
-        let has_read =
-            end.has_met_end || config.only_writes[e] || !ends && end.n_read == config.bytes[1 - e];
+        let has_read = end.has_reached_end
+            || config.only_writes[e]
+            || !ends && end.n_read == config.bytes[1 - e];
         let now = self.conditions(e, OTHER, config);
         let is_settled = end.sender.is_settled(now) && end.receiver.is_settled(now);
         let is_whole = self.lanes.iter().all(|lane| !lane.is_lost);
         let must_settle = end.is_pinned && !self.is_ending(config) && is_whole;
         let is_quiet =
-            matches!(end.threads[OTHER].job, Job::Idle | Job::Over | Job::Asleep(Sleep::Handover));
+            matches!(end.threads[OTHER].job, Job::Idle | Job::Over | Job::Asleep(Sleep::Handoff));
         has_written && has_read && is_quiet && (is_settled || !must_settle)
     }
 
@@ -390,7 +391,7 @@ impl World {
     fn has_nothing_left(&self) -> Result<()> {
         for e in 0..2 {
             let end = &self.ends[e];
-            if end.has_met_end || end.socket.is_closed {
+            if end.has_reached_end || end.socket.is_closed {
                 continue;
             }
             let on_tcp = self.tcp[1 - e].queue.as_slice().iter().any(|b| *b < FOREIGN);

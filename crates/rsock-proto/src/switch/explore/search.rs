@@ -19,14 +19,14 @@ pub(super) trait Model {
         step: u16,
         text: Option<&mut String>,
     ) -> Option<Stepped<Self::State>>;
-    /// Whether all that was wanted has come about. Nothing follows.
+    /// Whether the state is a goal of the scenario: its steps are not explored.
     fn is_done(&self, state: &Self::State) -> Result<bool, String>;
     /// Whether programs that keep calling, and the network, take this step sooner or later. Others
     /// may or may not happen.
-    fn is_sure(&self, step: u16) -> bool;
+    fn is_fair(&self, step: u16) -> bool;
 }
 
-/// What came of a step.
+/// The outcome of a step.
 pub(super) enum Stepped<S> {
     To(S),
     /// It broke a rule that a program relies on.
@@ -132,7 +132,7 @@ impl<'a, M: Model> Search<'a, M> {
             };
             self.n_steps += 1;
             let (number, is_new) = self.number(&to, (at, step));
-            if self.model.is_sure(step) && number != at {
+            if self.model.is_fair(step) && number != at {
                 self.edges.push((number, at));
             }
             if is_new {

@@ -5,7 +5,7 @@ use super::config::Config;
 use super::queue::Queue;
 use super::thread::{Job, Thread};
 use crate::switch::mistake::Mistake;
-use crate::switch::{Heard, Message, Receiver, Rules, Sender};
+use crate::switch::{Message, ReceivedMessages, Receiver, Rules, Sender};
 use std::cell::Cell;
 
 thread_local! {
@@ -25,15 +25,15 @@ impl Rules for Narrow {
     }
 }
 
-/// Everything.
+/// A state of the model: both ends and both channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct World {
     pub(super) ends: [Endpoint; 2],
     /// From each end to the other.
     pub(super) tcp: [Tcp; 2],
     pub(super) lanes: [Lane; 2],
-    /// The ring, or the way to it, was in use when bytes on it could be lost.
-    pub(super) may_miss: bool,
+    /// A direction was on the ring, or could move to it, when its bytes could be lost.
+    pub(super) may_lose_bytes: bool,
 }
 
 /// One end of the stream.
@@ -48,8 +48,8 @@ pub(super) struct Endpoint {
     pub(super) sending_ended: bool,
     pub(super) receiving_ended: bool,
     pub(super) kernel_only_waiters: u8,
-    /// What was taken from the ring.
-    pub(super) heard: Heard,
+    /// The messages that were received from the ring.
+    pub(super) messages: ReceivedMessages,
     pub(super) inbox: Queue,
     pub(super) inbox_ended: bool,
     /// Both directions of the ring have ended, or the device takes nothing any more.
@@ -62,11 +62,11 @@ pub(super) struct Endpoint {
     /// Bytes that the program has written, and read.
     pub(super) n_sent: u8,
     pub(super) n_read: u8,
-    /// The reading program has met the end of the stream, or an error.
-    pub(super) has_met_end: bool,
+    /// The reading program has reached the end of the stream, or an error.
+    pub(super) has_reached_end: bool,
     pub(super) threads: [Thread; 3],
     /// What may still happen.
-    pub(super) left: Left,
+    pub(super) remaining: Remaining,
 }
 
 /// The kernel's socket.
@@ -76,20 +76,20 @@ pub(super) struct Socket {
     /// The receiving direction has been shut by a break of the connection.
     pub(super) is_read_shut: bool,
     pub(super) is_closed: bool,
-    /// A reset has come; the error is told once.
+    /// A reset has arrived; the kernel reports the error once.
     pub(super) was_reset: bool,
-    pub(super) owes_error: bool,
+    pub(super) pending_error: bool,
     /// The process was killed, or reset the connection: bytes may be lost.
     pub(super) may_lose: bool,
-    /// Nothing is missed of what this end has not read.
-    pub(super) has_renounced: bool,
+    /// Bytes that this end has not read are not lost bytes: no reset follows from them.
+    pub(super) discards_unread: bool,
 }
 
 /// What may still happen to an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Left {
+pub(super) struct Remaining {
     pub(super) pin: bool,
-    pub(super) handover: bool,
+    pub(super) handoff: bool,
     pub(super) counts: u8,
     pub(super) second_reads: u8,
     pub(super) foreign: u8,
@@ -106,15 +106,15 @@ impl World {
             ends: [0, 1].map(|e| Endpoint::new(config, e)),
             tcp: Default::default(),
             lanes: Default::default(),
-            may_miss: false,
+            may_lose_bytes: false,
         }
     }
 
-    /// The kernel of `e` takes a byte for the peer, or says why not.
+    /// Writes a byte to the kernel's socket of `e`.
     pub(super) fn tcp_write(&mut self, e: usize, byte: u8, room: u8) -> Written {
         let socket = &mut self.ends[e].socket;
         if socket.was_reset || socket.is_shut || socket.is_closed {
-            socket.owes_error = false;
+            socket.pending_error = false;
             return Written::Error;
         }
         let tcp = &mut self.tcp[e];
@@ -165,7 +165,7 @@ impl World {
         let entry = self.tcp[e].queue.as_slice()[at];
         let peer = &mut self.ends[1 - e].socket;
         if entry == RST {
-            (peer.was_reset, peer.owes_error) = (true, true);
+            (peer.was_reset, peer.pending_error) = (true, true);
             let back = &mut self.tcp[1 - e];
             back.queue.truncate(back.n_arrived);
         } else if (peer.is_closed || peer.is_read_shut) && entry != FIN {
@@ -182,9 +182,9 @@ impl World {
             end.is_disconnected |= is_end && !config.flushes;
             return config.flushes;
         }
-        let is_far = config.is_far;
+        let is_remote = config.is_remote;
         let lane = &mut self.lanes[e];
-        if lane.is_dead && !is_far || !is_end && lane.queue.len() >= config.lane_room {
+        if lane.is_dead && !is_remote || !is_end && lane.queue.len() >= config.lane_room {
             return false;
         }
         end.is_disconnected |= is_end && (item == Item::Close || end.inbox_ended);
@@ -192,9 +192,9 @@ impl World {
         if let Item::Byte(_) = item {
             lane.unread += 1;
         }
-        if !is_far {
+        if !is_remote {
             lane.n_arrived = lane.queue.len();
-            self.ring(1 - e);
+            self.wake(1 - e);
         }
         true
     }
@@ -206,13 +206,13 @@ impl World {
             return false;
         }
         lane.n_arrived += 1;
-        self.ring(1 - e);
-        // The sender hears that its device has it.
-        self.ring(e);
+        self.wake(1 - e);
+        // The sender gets a completion.
+        self.wake(e);
         true
     }
 
-    /// Takes the next of what has arrived at `e` from its device.
+    /// Dispatches the next arrival at the device of `e`.
     pub(super) fn pump(&mut self, e: usize) -> bool {
         let lane = &mut self.lanes[1 - e];
         if lane.n_arrived == 0 {
@@ -229,23 +229,23 @@ impl World {
             }
             Item::Close => (end.inbox_ended, end.is_disconnected) = (true, true),
             Item::Message(message) => {
-                end.heard.counts = end.heard.counts.after(message);
+                end.messages.counts = end.messages.counts.after(message);
                 if let Message::Up { offset } = message {
-                    end.heard.up_offset = offset;
+                    end.messages.up_offset = offset;
                 }
             }
         }
         true
     }
 
-    /// Takes note of the failure of the device of `e`, behind all that had arrived.
+    /// Notes the failure of the device of `e`, after all earlier arrivals.
     fn note_failure(&mut self, e: usize) -> bool {
         let end = &mut self.ends[e];
         if end.device != Device::Fails {
             return false;
         }
         end.device = if end.is_disconnected { Device::Over } else { Device::Failed };
-        self.ring(e);
+        self.wake(e);
         true
     }
 
@@ -254,7 +254,7 @@ impl World {
         self.lanes.iter_mut().for_each(|lane| lane.is_lost = true);
         if self.ends[e].device == Device::Works {
             self.ends[e].device = Device::Fails;
-            self.ring(e);
+            self.wake(e);
         }
     }
 
@@ -266,7 +266,7 @@ impl World {
             return;
         }
         if by_reset && !end.socket.was_reset {
-            (end.socket.was_reset, end.socket.owes_error) = (true, true);
+            (end.socket.was_reset, end.socket.pending_error) = (true, true);
             self.tcp[1 - e].queue.truncate(0);
             self.tcp[1 - e].n_arrived = 0;
             self.send_reset(e);
@@ -281,9 +281,9 @@ impl World {
         while self.pump(e) {}
     }
 
-    /// Something has happened on the ring that sleepers of `e` are woken by.
-    pub(super) fn ring(&mut self, e: usize) {
-        self.ends[e].threads.iter_mut().for_each(|thread| thread.hear_news());
+    /// Wakes the threads of `e` that wait for the ring.
+    pub(super) fn wake(&mut self, e: usize) {
+        self.ends[e].threads.iter_mut().for_each(|thread| thread.note_ring_event());
     }
 
     /// The program of `e` has read a byte from the ring, so that there is room again.
@@ -293,7 +293,7 @@ impl World {
             return;
         }
         self.lanes[1 - e].unread -= 1;
-        self.ring(1 - e);
+        self.wake(1 - e);
     }
 
     /// Whether `POLLRDHUP` or worse holds.
@@ -311,13 +311,13 @@ impl World {
     /// Whether what `e` wrote to the ring is unread by a peer that has gone.
     pub(super) fn left_unread(&self, e: usize) -> bool {
         let peer = &self.ends[1 - e].socket;
-        let is_read = self.lanes[e].unread == 0 || peer.has_renounced;
+        let is_read = self.lanes[e].unread == 0 || peer.discards_unread;
         peer.is_closed && !is_read && !self.ends[e].inbox_ended
     }
 
-    /// Whether an error may be told to the programs.
+    /// Whether the programs may get an error.
     pub(super) fn may_break(&self) -> bool {
-        self.may_miss || self.ends.iter().any(|end| end.socket.may_lose)
+        self.may_lose_bytes || self.ends.iter().any(|end| end.socket.may_lose)
     }
 
     /// Whether the ring of `e` carries an end, or has failed.
@@ -325,7 +325,7 @@ impl World {
         self.ends[e].inbox_ended || self.ends[e].device == Device::Failed
     }
 
-    /// Whether a direction is on the ring, or may come to it.
+    /// Whether a direction is on the ring, or may move to it.
     pub(super) fn is_ring_in_use(&self) -> bool {
         self.ends.iter().any(|end| !end.sender.is_on_tcp() || !end.receiver.is_on_tcp())
     }
@@ -370,7 +370,7 @@ impl Endpoint {
             sending_ended: false,
             receiving_ended: false,
             kernel_only_waiters: 0,
-            heard: Heard::default(),
+            messages: ReceivedMessages::default(),
             inbox: Queue::default(),
             inbox_ended: false,
             is_disconnected: false,
@@ -379,11 +379,11 @@ impl Endpoint {
             socket: Socket::default(),
             n_sent: 0,
             n_read: 0,
-            has_met_end: false,
+            has_reached_end: false,
             threads: [Thread::IDLE, Thread::at(config.first_read(e)), Thread::IDLE],
-            left: Left {
+            remaining: Remaining {
                 pin: config.pins[e],
-                handover: config.hands_over[e],
+                handoff: config.hands_off[e],
                 counts: config.counts[e],
                 second_reads: config.second_reads[e],
                 foreign: config.foreign[e],

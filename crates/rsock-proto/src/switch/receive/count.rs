@@ -2,9 +2,9 @@
 
 use super::{Receiver, Source};
 use crate::switch::seen::Known;
-use crate::switch::{Fault, Look, Rules, Seen, Step};
+use crate::switch::{Fault, Observation, Rules, Seen, Step};
 
-/// How much can be read without another move of the peer's.
+/// How much can be read without another move of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Readable {
     /// So many bytes.
@@ -23,17 +23,17 @@ impl<R: Rules> Receiver<R> {
     /// How many bytes reads could return now, on TCP, on the ring, and on TCP after it.
     #[must_use]
     pub fn count_readable(&mut self, seen: &mut Seen) -> Step<Readable> {
-        // Before the look for a move to the ring: what is written to TCP after a later `Down`
-        // cannot be among these.
+        // Before it is observed whether the peer has moved to the ring: so bytes that the peer
+        // writes to TCP after a later `Down` are not among these.
         if !seen.knows(Known::QUEUED) {
-            return Step::Look(Look::Queued);
+            return Step::Observe(Observation::Queued);
         }
         if let Some(first) = self.advance(seen) {
             return first.into();
         }
         let before_ring = match self.source {
             Source::Tcp | Source::Invited => return Step::Done(Readable::Bytes(seen.queued)),
-            Source::Clamped => self.limit.wrapping_sub(self.tcp_bytes),
+            Source::DrainingTcp => self.limit.wrapping_sub(self.tcp_bytes),
             Source::Ring => 0,
         };
         if seen.queued < before_ring {
@@ -44,20 +44,20 @@ impl<R: Rules> Receiver<R> {
 
     /// As many as `before_ring` are on TCP, then the ring follows.
     fn count_from_ring(&self, seen: &Seen, before_ring: u64) -> Step<Readable> {
-        // In this order: with `Down` seen, all that came before it is counted.
-        if !seen.knows(Known::MESSAGES) {
-            return Step::Look(Look::Messages);
+        // In this order: once `Down` has arrived, the bytes before it are all counted.
+        if !seen.knows(Known::ALL_MESSAGES) {
+            return Step::Observe(Observation::AllMessages);
         }
         if !seen.knows(Known::RING) {
-            return Step::Look(Look::RingBytes);
+            return Step::Observe(Observation::RingBytes);
         }
-        if seen.heard.counts.downs() == self.downs {
+        if seen.messages.counts.downs() == self.downs {
             return Step::Done(Readable::Bytes(seen.ring + before_ring));
         }
         if !seen.knows(Known::LATE_QUEUED) {
-            return Step::Look(Look::Queued);
+            return Step::Observe(Observation::Queued);
         }
-        // What TCP has before the ring is in its queue as well.
+        // The bytes of TCP that come before the ring are in its queue as well.
         Step::Done(Readable::Bytes(seen.ring + seen.late_queued.max(before_ring)))
     }
 }

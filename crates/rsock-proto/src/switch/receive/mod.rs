@@ -1,21 +1,22 @@
-//! The receiving direction: where the next byte comes from, and when that changes.
+//! The receiving direction: whether the next byte comes from TCP or the ring, and when that
+//! changes.
 
-mod ahead;
 mod count;
 mod leave;
+mod peek;
 mod poll;
 mod read;
 
-pub use ahead::Ahead;
 pub use count::Readable;
-pub use leave::Left;
+pub use leave::LeaveStatus;
+pub use peek::PeekOrder;
 pub use poll::{Input, KernelInput, RingInput};
 pub use read::{Read, WaitFor};
 
 use super::rules::{is_mistaken, resolve};
 use super::seen::Known;
 use super::step::Move;
-use super::{Cause, Conditions, Fault, Heard, Look, Message, Rules, Seen, Wire};
+use super::{Cause, Conditions, Fault, Message, Observation, ReceivedMessages, Rules, Seen, Wire};
 use std::marker::PhantomData;
 
 /// Where the receiving direction reads from.
@@ -24,10 +25,10 @@ use std::marker::PhantomData;
 pub(super) enum Source {
     /// TCP; the peer may not use the ring.
     Tcp = 0,
-    /// TCP still, but the peer has been told that it may use the ring.
+    /// TCP; the peer has been invited to the ring.
     Invited = 1,
     /// The rest of TCP up to the offset at which the peer moved; then the ring.
-    Clamped = 2,
+    DrainingTcp = 2,
     /// The ring.
     Ring = 3,
 }
@@ -44,19 +45,19 @@ pub struct Receiver<R: Rules = Wire> {
     pub(super) tcp_bytes: u64,
     /// Bytes that were read from the ring.
     pub(super) ring_bytes: u64,
-    /// In `Clamped`: where TCP ends, counted as `tcp_bytes`.
+    /// In `DrainingTcp`: where TCP ends, counted as `tcp_bytes`.
     pub(super) limit: u64,
     pub(super) source: Source,
-    /// `Up` messages that were taken, modulo 256.
+    /// `Up` messages that were followed, modulo 256.
     ups: u32,
-    /// `Down` messages that were taken, modulo 256.
+    /// `Down` messages that were followed, modulo 256.
     downs: u32,
-    /// The peer said that it will not come to the ring: 1.
-    pub(super) is_declined: u32,
+    /// The peer has refused the ring: 1.
+    pub(super) was_refused: u32,
     /// The peer has been asked to leave the ring: 1.
-    has_asked: u32,
-    /// A look ahead took an error from the kernel's socket, which no call has returned yet: 1.
-    owes_error: u32,
+    has_requested_leave: u32,
+    /// A peek took an error from the kernel's socket, which no call has returned yet: 1.
+    pending_error: u32,
     rules: PhantomData<R>,
 }
 
@@ -77,9 +78,9 @@ impl<R: Rules> Receiver<R> {
             source: Source::Tcp,
             ups: 0,
             downs: 0,
-            is_declined: 0,
-            has_asked: 0,
-            owes_error: 0,
+            was_refused: 0,
+            has_requested_leave: 0,
+            pending_error: 0,
             rules: PhantomData,
         }
     }
@@ -96,10 +97,10 @@ impl<R: Rules> Receiver<R> {
         self.ring_bytes
     }
 
-    /// Whether bytes come from the ring, or will without another move of the peer's.
+    /// Whether bytes come from the ring, or will without another move of the peer.
     #[must_use]
     pub const fn is_on_ring(&self) -> bool {
-        matches!(self.source, Source::Ring | Source::Clamped)
+        matches!(self.source, Source::Ring | Source::DrainingTcp)
     }
 
     /// Whether the peer has been invited to the ring, and has not answered yet.
@@ -114,54 +115,55 @@ impl<R: Rules> Receiver<R> {
         matches!(self.source, Source::Tcp)
     }
 
-    /// Whether the kernel alone serves this direction, now and for ever.
+    /// Whether the kernel alone serves this direction from now on.
     #[must_use]
     pub const fn is_settled(&self, now: Conditions) -> bool {
-        let is_unsaid = now.has(Conditions::BROKEN) || self.owes_error != 0;
-        now.has(Conditions::PINNED) && !is_unsaid && self.is_on_tcp()
+        let has_unreported_error = now.has(Conditions::BROKEN) || self.pending_error != 0;
+        now.has(Conditions::PINNED) && !has_unreported_error && self.is_on_tcp()
     }
 
-    /// A read of TCP took `n` bytes. Answers whether every other thread of the family that waits
-    /// for input has to look again: the next byte comes from the ring, which has told of it before.
+    /// Counts `n` bytes that were read from TCP. Returns whether all other threads of the family
+    /// that wait for input have to try again: the next byte comes from the ring, where its arrival
+    /// has been announced before.
     #[must_use]
     pub fn took_tcp(&mut self, n: u64) -> bool {
         self.tcp_bytes = self.tcp_bytes.wrapping_add(n);
-        let is_at_seam = self.source == Source::Clamped && self.tcp_bytes == self.limit;
-        n != 0 && is_at_seam && !is_mistaken!(R, SeamWakesNoOther)
+        let is_at_limit = self.source == Source::DrainingTcp && self.tcp_bytes == self.limit;
+        n != 0 && is_at_limit && !is_mistaken!(R, ReaderWakesNoOther)
     }
 
-    /// A read of the ring took `n` bytes.
+    /// Counts `n` bytes that were read from the ring.
     pub const fn took_ring(&mut self, n: u64) {
         self.ring_bytes = self.ring_bytes.wrapping_add(n);
     }
 
-    /// `message`, which a step asked for, was sent; or there was no room for it.
-    pub fn said(&mut self, message: Message, is_sent: bool, seen: &mut Seen) {
+    /// Notes that `message`, which a step asked for, was sent, or that there was no room for it.
+    pub fn note_send(&mut self, message: Message, is_sent: bool, seen: &mut Seen) {
         match message {
             _ if !is_sent => seen.refuse(message),
-            Message::Ready => self.go(Source::Invited, seen),
-            Message::Leave => self.has_asked = 1,
+            Message::Ready => self.set_source(Source::Invited, seen),
+            Message::Leave => self.has_requested_leave = 1,
             Message::Up { .. } | Message::Down => {}
         }
     }
 
-    /// The connection between hosts has been broken off: nothing on the ring is waited for.
+    /// Notes that the connection between hosts has been broken off: the ring is out of use.
     pub fn break_off(&mut self) {
         self.source = Source::Tcp;
-        self.is_declined = 1;
+        self.was_refused = 1;
     }
 
-    /// Moves as far as it can go now. `None` if it stands where a byte can be taken.
+    /// Moves as far as it can now. `None` if nothing has to be done before a byte is read.
     fn advance(&mut self, seen: &mut Seen) -> Option<Move> {
         if !seen.is(Conditions::PAIRED) {
-            // The ring is another process's, and only that one can go on with it.
+            // Another process has the ring, and only that process can read it.
             return (!self.is_on_tcp()).then_some(Move::Fault(Fault::Lost));
         }
         loop {
             let next = match self.source {
                 Source::Tcp => self.invite(seen),
-                Source::Invited => self.hear_answer(seen),
-                Source::Clamped => self.reach_limit(seen),
+                Source::Invited => self.take_answer(seen),
+                Source::DrainingTcp => self.reach_limit(seen),
                 Source::Ring => self.leave_empty_ring(seen),
             };
             match next {
@@ -175,120 +177,120 @@ impl<R: Rules> Receiver<R> {
     /// On TCP: invites the peer to the ring, if nothing forbids it.
     fn invite(&mut self, seen: &mut Seen) -> Advance {
         use Conditions as C;
-        let over = C::PINNED.with(C::BROKEN).with(C::RING_CUT).with(C::RECEIVING_ENDED);
-        // On a ring that has failed no answer comes, and an invited reader needs one to know what
-        // the end of TCP means.
+        let over = C::PINNED.with(C::BROKEN).with(C::RING_DISCONNECTED).with(C::RECEIVING_ENDED);
+        // A ring that has failed brings no answer, and an invited reader needs one to know what the
+        // end of TCP means.
         let forbidden = over.with(C::HALTED).with(C::RING_FAILED);
-        let deafened =
+        let has_kernel_only_waiter =
             seen.is(C::KERNEL_ONLY_WAITER) && !is_mistaken!(R, InviteWhileKernelOnlyWaits);
-        let is_over = self.is_declined != 0 || self.has_asked != 0;
-        if seen.is(forbidden) || deafened || is_over || seen.knows(Known::NO_READY) {
+        let is_over = self.was_refused != 0 || self.has_requested_leave != 0;
+        if seen.is(forbidden) || has_kernel_only_waiter || is_over || seen.knows(Known::NO_READY) {
             return Advance::Stay;
         }
-        if !seen.knows(Known::MAIL) {
-            return Advance::look(Look::News);
+        if !seen.knows(Known::MESSAGES) {
+            return Advance::observe(Observation::PolledMessages);
         }
-        if seen.heard.counts.downs() != self.downs {
+        if seen.messages.counts.downs() != self.downs {
             return self.take_refusal(seen);
         }
         if !seen.knows(Known::KERNEL) {
-            return Advance::look(Look::KernelRead);
+            return Advance::observe(Observation::KernelRead);
         }
         // In this order: the kernel counts the end as a byte.
         if !seen.knows(Known::TCP_OPEN.or(Known::TCP_ENDED)) {
-            return Advance::look(Look::TcpEnded);
+            return Advance::observe(Observation::TcpEnded);
         }
         match seen.kernel {
             _ if seen.knows(Known::TCP_ENDED) => Advance::Stay,
-            Some(n) if n == self.tcp_bytes => Advance::First(Move::Say(Message::Ready)),
-            // Bytes that were read elsewhere, past us.
+            Some(n) if n == self.tcp_bytes => Advance::First(Move::Send(Message::Ready)),
+            // Bytes were read without rsock.
             Some(n) if n > self.tcp_bytes => Advance::First(Move::Pin(Cause::ForeignUse)),
             Some(_) | None => Advance::Stay,
         }
     }
 
-    /// Invited: takes note of whether the peer comes.
-    fn hear_answer(&mut self, seen: &mut Seen) -> Advance {
-        if !seen.knows(Known::MESSAGES) {
-            return Advance::look(Look::Messages);
+    /// Invited: follows the peer's answer, if it has arrived.
+    fn take_answer(&mut self, seen: &mut Seen) -> Advance {
+        if !seen.knows(Known::ALL_MESSAGES) {
+            return Advance::observe(Observation::AllMessages);
         }
-        let Heard { counts, up_offset } = seen.heard;
+        let ReceivedMessages { counts, up_offset } = seen.messages;
         if counts.ups() != self.ups {
             let Some(limit) = resolve::<R>(up_offset, self.tcp_bytes) else {
                 return Advance::First(Move::Fault(Fault::Violation));
             };
             self.ups = counts.ups();
             self.limit = limit;
-            return self.go_on(Source::Clamped, seen);
+            return self.moved_to(Source::DrainingTcp, seen);
         }
         if counts.downs() != self.downs {
             return self.take_refusal(seen);
         }
-        self.ask_to_leave(seen)
+        self.leave_request(seen)
     }
 
-    /// Clamped: goes to the ring once TCP has brought all that came before it.
+    /// Draining TCP: moves to the ring once TCP has been read up to the offset.
     fn reach_limit(&mut self, seen: &mut Seen) -> Advance {
         if self.tcp_bytes != self.limit {
-            // A wait for news of the ring would be over at once if some were there already.
-            if !seen.knows(Known::MAIL) {
-                return Advance::look(Look::News);
+            // Receives messages that have arrived: they would end a wait for the ring at once.
+            if !seen.knows(Known::MESSAGES) {
+                return Advance::observe(Observation::PolledMessages);
             }
-            return self.ask_to_leave(seen);
+            return self.leave_request(seen);
         }
         self.limit = 0;
-        self.go_on(Source::Ring, seen)
+        self.moved_to(Source::Ring, seen)
     }
 
-    /// On the ring: goes back to TCP once the peer has, and the ring is empty.
+    /// On the ring: moves back to TCP once the peer has, and the ring is empty.
     fn leave_empty_ring(&mut self, seen: &mut Seen) -> Advance {
-        if !seen.knows(Known::MAIL) {
-            return Advance::look(Look::News);
+        if !seen.knows(Known::MESSAGES) {
+            return Advance::observe(Observation::PolledMessages);
         }
-        if seen.heard.counts.downs() == self.downs {
-            return self.ask_to_leave(seen);
+        if seen.messages.counts.downs() == self.downs {
+            return self.leave_request(seen);
         }
         let is_drained = seen.knows(Known::RING) && seen.ring == 0;
         if !is_drained && !is_mistaken!(R, DownBeforeRingIsEmpty) {
             if !seen.knows(Known::RING) {
-                return Advance::look(Look::RingBytes);
+                return Advance::observe(Observation::RingBytes);
             }
-            // There are bytes: they come first.
+            // The bytes on the ring come first.
             if seen.knows(Known::RING_EMPTY) {
                 seen.read_ring_again();
             }
             return Advance::Stay;
         }
         self.downs = if is_mistaken!(R, DownsMerge) {
-            seen.heard.counts.downs()
+            seen.messages.counts.downs()
         } else {
             (self.downs + 1) & 0xff
         };
-        self.go_on(Source::Tcp, seen)
+        self.moved_to(Source::Tcp, seen)
     }
 
     /// A stream that is to stay on TCP asks the peer to leave the ring, once.
-    fn ask_to_leave(&self, seen: &Seen) -> Advance {
+    fn leave_request(&self, seen: &Seen) -> Advance {
         let is_wanted = seen.is(Conditions::PINNED) && !seen.is(Conditions::BROKEN);
-        if !is_wanted || self.has_asked != 0 || seen.knows(Known::NO_LEAVE) {
+        if !is_wanted || self.has_requested_leave != 0 || seen.knows(Known::NO_LEAVE) {
             return Advance::Stay;
         }
-        Advance::First(Move::Say(Message::Leave))
+        Advance::First(Move::Send(Message::Leave))
     }
 
-    /// A `Down` without an `Up`: the peer will not come.
+    /// A `Down` without an `Up`: the peer refuses the ring.
     fn take_refusal(&mut self, seen: &mut Seen) -> Advance {
-        self.downs = seen.heard.counts.downs();
-        self.is_declined = 1;
-        self.go_on(Source::Tcp, seen)
+        self.downs = seen.messages.counts.downs();
+        self.was_refused = 1;
+        self.moved_to(Source::Tcp, seen)
     }
 
-    fn go_on(&mut self, source: Source, seen: &mut Seen) -> Advance {
-        self.go(source, seen);
+    fn moved_to(&mut self, source: Source, seen: &mut Seen) -> Advance {
+        self.set_source(source, seen);
         Advance::Moved
     }
 
-    fn go(&mut self, source: Source, seen: &mut Seen) {
+    fn set_source(&mut self, source: Source, seen: &mut Seen) {
         self.source = source;
         seen.moved();
     }
@@ -300,18 +302,18 @@ impl<R: Rules> Default for Receiver<R> {
     }
 }
 
-/// What came of trying to move.
+/// The outcome of an attempt to move.
 enum Advance {
     /// It moved; there may be more.
     Moved,
     /// It cannot move now.
     Stay,
-    /// This comes first.
+    /// The caller has to do this first.
     First(Move),
 }
 
 impl Advance {
-    fn look(look: Look) -> Self {
-        Self::First(Move::Look(look))
+    fn observe(observation: Observation) -> Self {
+        Self::First(Move::Observe(observation))
     }
 }

@@ -3,39 +3,39 @@
 use super::{Receiver, Source};
 use crate::switch::{Conditions, Fault, Rules, Seen, Step};
 
-/// What tells of input.
+/// Which events of the two channels are input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Input {
-    /// Of the kernel's socket.
+    /// Events of the kernel's socket.
     pub kernel: KernelInput,
-    /// Of the ring.
+    /// Events of the ring.
     pub ring: RingInput,
-    /// The stream cannot go on: a receive says so, at once.
+    /// The stream cannot go on: a receive returns an error at once.
     pub fault: Option<Fault>,
 }
 
-/// What the kernel's socket is asked for.
+/// The events of the kernel's socket that are input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KernelInput {
-    /// For input.
+    /// Bytes, or the end of the connection.
     Bytes,
-    /// For the end of the connection, which is input then: bytes come from the ring.
+    /// The end of the connection alone: bytes come from the ring.
     End,
 }
 
-/// What the ring is asked for.
+/// The events of the ring that are input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RingInput {
-    /// Nothing can come on it. A thread that sleeps counts as a
+    /// Nothing can arrive on it. A thread that sleeps counts as a
     /// [`KERNEL_ONLY_WAITER`](Conditions::KERNEL_ONLY_WAITER) from before the lock is released
     /// until it has woken, unless the direction is settled.
     Unused,
-    /// News on it wake the thread, and are no input yet.
-    News,
-    /// What it has is input only together with what the kernel has before it: as many bytes as the
-    /// program wants to be told of ([`Receiver::count_readable`]).
-    Behind,
-    /// What it has, bytes or the end, is input.
+    /// Arrivals wake the thread, which asks again: they are no input yet.
+    WakeOnly,
+    /// Its bytes follow those of TCP, and both count together: they are input once there are as
+    /// many as the program waits for ([`Receiver::count_readable`]).
+    AfterTcp,
+    /// Its bytes, and its end, are input.
     Input,
 }
 
@@ -52,8 +52,8 @@ impl Input {
 }
 
 impl<R: Rules> Receiver<R> {
-    /// What tells of input. It moves the direction first: while this call waits for input, the
-    /// program may be in no other that would.
+    /// Which events are input. It moves the direction first: while this call waits for input, the
+    /// program may make no other call that would.
     #[must_use]
     pub fn poll_input(&mut self, seen: &mut Seen) -> Step<Input> {
         if let Some(first) = self.advance(seen) {
@@ -61,12 +61,12 @@ impl<R: Rules> Receiver<R> {
         }
         Step::Done(match self.source {
             Source::Tcp => Input::of(KernelInput::Bytes, RingInput::Unused),
-            Source::Invited => Input::of(KernelInput::Bytes, RingInput::News),
-            // Only a pinned stream may want more than a byte.
-            Source::Clamped if seen.is(Conditions::PINNED) => {
-                Input::of(KernelInput::Bytes, RingInput::Behind)
+            Source::Invited => Input::of(KernelInput::Bytes, RingInput::WakeOnly),
+            // Only a pinned stream may wait for more than one byte (`SO_RCVLOWAT`).
+            Source::DrainingTcp if seen.is(Conditions::PINNED) => {
+                Input::of(KernelInput::Bytes, RingInput::AfterTcp)
             }
-            Source::Clamped => Input::of(KernelInput::Bytes, RingInput::News),
+            Source::DrainingTcp => Input::of(KernelInput::Bytes, RingInput::WakeOnly),
             Source::Ring => Input::of(KernelInput::End, RingInput::Input),
         })
     }

@@ -3,23 +3,27 @@
 use super::{Receiver, Source};
 use crate::switch::rules::is_mistaken;
 use crate::switch::seen::Known;
-use crate::switch::{Cause, Conditions, Fault, Heard, Look, Peeked, Rules, Seen, Step};
+use crate::switch::{
+    Cause, Conditions, Fault, FlagConditions, Observation, Peeked, ReceivedMessages, Rules, Seen,
+    Step,
+};
 
 /// What a receiving call does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Read {
-    /// Read the kernel's socket, at most so many bytes. Then [`Receiver::took_tcp`], or the fact
-    /// that nothing came and the query again.
+    /// Read the kernel's socket. Report bytes with [`Receiver::took_tcp`]; if there were none,
+    /// report that fact and ask again.
     Tcp {
         /// Bytes at most; `u64::MAX` for any number.
         most: u64,
     },
-    /// Read the ring. Then [`Receiver::took_ring`], or the fact that nothing came and the query
-    /// again.
+    /// Read the ring. Report bytes with [`Receiver::took_ring`]; if there were none, report that
+    /// fact and ask again.
     Ring,
-    /// Nothing is there. Wait, if the call may, and begin a new try.
+    /// There are no bytes. Wait, if the call may, and begin a new try.
     Wait(WaitFor),
-    /// Nothing is there, and nothing announces what is missing. Begin a new try in a moment.
+    /// There are no bytes, and no event will announce those that are missing. Begin a new try after
+    /// a short time.
     WaitBriefly,
     /// The call has received something, and ends here, as on TCP: before an urgent byte or an
     /// error.
@@ -56,17 +60,17 @@ impl From<Fault> for Read {
 }
 
 impl<R: Rules> Receiver<R> {
-    /// Whether [`Self::read`] would answer [`Read::Ring`] after a look for messages that finds no
-    /// others than `messages`. For the calls that are many: a read of the ring needs no look
+    /// Whether [`Self::read`] would answer [`Read::Ring`] after an observation that finds no
+    /// messages but `messages`. A shortcut for most calls: a read of the ring needs no observation
     /// before it, because a sender that has left the ring writes there only after another
     /// invitation.
     #[inline]
     #[must_use]
-    pub fn reads_ring(&self, now: Conditions, messages: Heard) -> bool {
+    pub fn reads_ring(&self, now: FlagConditions, messages: ReceivedMessages) -> bool {
         self.source == Source::Ring
-            && self.owes_error == 0
-            && now.has(Conditions::PAIRED)
-            && !now.has(Conditions::PINNED)
+            && self.pending_error == 0
+            && now.has(FlagConditions::PAIRED)
+            && !now.has(FlagConditions::PINNED)
             && messages.counts.downs() == self.downs
     }
 
@@ -74,9 +78,9 @@ impl<R: Rules> Receiver<R> {
     /// that found the ring empty, where `messages` were taken by the end of that read.
     #[inline]
     #[must_use]
-    pub fn waits_for_ring(&self, now: Conditions, messages: Heard) -> bool {
-        let must_look = Conditions::LOOK_DUE.with(Conditions::RECEIVING_ENDED);
-        self.reads_ring(now, messages) && !now.has(must_look)
+    pub fn waits_for_ring(&self, now: FlagConditions, messages: ReceivedMessages) -> bool {
+        let must_check = FlagConditions::SOCKET_CHECK_DUE.with(FlagConditions::RECEIVING_ENDED);
+        self.reads_ring(now, messages) && !now.has(must_check)
     }
 
     /// What a receiving call does next.
@@ -84,36 +88,37 @@ impl<R: Rules> Receiver<R> {
     pub fn read(&mut self, seen: &mut Seen) -> Step<Read> {
         if seen.peeked() == Some(Peeked::Error) && !is_mistaken!(R, ErrorForgotten) {
             // There may be bytes before it, and this try may end with them.
-            self.owes_error = 1;
+            self.pending_error = 1;
         }
-        // Bytes that are queued before the look for an answer were written before it.
+        // Bytes that are in the queue before the messages are observed were written before an
+        // answer that arrives later.
         let has_order = !is_mistaken!(R, QueueAfterMessages);
         if self.source == Source::Invited && !seen.knows(Known::QUEUED) && has_order {
-            return Step::Look(Look::Queued);
+            return Step::Observe(Observation::Queued);
         }
         if let Some(first) = self.advance(seen) {
             return first.into();
         }
         if self.source != Source::Ring && seen.is(Conditions::HAS_RECEIVED) {
-            if !seen.knows(Known::TCP_GOES_ON.or(Known::TCP_STOPS)) {
-                return Step::Look(Look::TcpStops);
+            if !seen.knows(Known::TCP_HAS_MORE.or(Known::TCP_ENDS_CALL)) {
+                return Step::Observe(Observation::TcpEndsCall);
             }
-            if seen.knows(Known::TCP_STOPS) {
+            if seen.knows(Known::TCP_ENDS_CALL) {
                 return Step::Done(Read::Stop);
             }
         }
         match self.source {
             Source::Tcp => self.read_tcp(seen),
-            // Its queue is looked at first: see above.
-            Source::Invited if !seen.knows(Known::QUEUED) => Step::Look(Look::Queued),
+            // The queue is observed first: see above.
+            Source::Invited if !seen.knows(Known::QUEUED) => Step::Observe(Observation::Queued),
             Source::Invited => self.read_invited(seen),
-            Source::Clamped => self.read_clamped(seen),
+            Source::DrainingTcp => self.read_up_to_limit(seen),
             Source::Ring => self.read_ring(seen),
         }
     }
 
     fn read_tcp(&mut self, seen: &Seen) -> Step<Read> {
-        if seen.knows(Known::TCP_END) {
+        if seen.knows(Known::TCP_EOF) {
             return self.end_of_tcp(seen);
         }
         if seen.knows(Known::TCP_EMPTY) {
@@ -126,7 +131,7 @@ impl<R: Rules> Receiver<R> {
         if seen.knows(Known::TCP_EMPTY) {
             return Step::Done(Read::Wait(WaitFor::TcpOrRing));
         }
-        if seen.knows(Known::TCP_END) {
+        if seen.knows(Known::TCP_EOF) {
             return self.end_of_tcp(seen);
         }
         if is_mistaken!(R, InvitedReadsAll) {
@@ -136,33 +141,33 @@ impl<R: Rules> Receiver<R> {
             return Step::Done(Read::Tcp { most: seen.queued });
         }
         match seen.peeked() {
-            None => Step::Look(Look::Peek),
+            None => Step::Observe(Observation::Peek),
             Some(Peeked::Nothing) => Step::Done(Read::Wait(WaitFor::TcpOrRing)),
             Some(Peeked::Error) => self.fail(),
             Some(Peeked::End) if seen.is(Conditions::BETWEEN_HOSTS) => {
                 Self::end_between_hosts(seen)
             }
             Some(Peeked::End) => self.end_of_tcp(seen),
-            // The kernel counts only up to an urgent byte. A sender of one stays on TCP from before
-            // it, and was not on the ring, or that had been heard.
-            Some(Peeked::Bytes | Peeked::Mark) if !seen.is(Conditions::PINNED) => {
+            // The kernel counts only up to an urgent byte. The sender of one pins its stream before
+            // it sends it. It was not on the ring: its `Up` would have arrived before the byte.
+            Some(Peeked::Bytes | Peeked::UrgentMark) if !seen.is(Conditions::PINNED) => {
                 Step::Pin(Cause::Urgent)
             }
-            Some(Peeked::Bytes | Peeked::Mark) => Step::Done(Read::Tcp { most: u64::MAX }),
+            Some(Peeked::Bytes | Peeked::UrgentMark) => Step::Done(Read::Tcp { most: u64::MAX }),
         }
     }
 
-    fn read_clamped(&self, seen: &Seen) -> Step<Read> {
+    fn read_up_to_limit(&self, seen: &Seen) -> Step<Read> {
         if seen.knows(Known::TCP_EMPTY) {
             return Step::Done(Read::Wait(WaitFor::TcpOrRing));
         }
-        if seen.knows(Known::TCP_END) {
-            // Our own end: what has not arrived yet can still be read once it has. The peer's end
-            // before the agreed byte: what should follow is lost.
-            let is_ours = seen.is(Conditions::RECEIVING_ENDED) && !seen.is(Conditions::BROKEN);
-            return Step::Done(if is_ours { Read::End } else { Fault::Lost.into() });
+        if seen.knows(Known::TCP_EOF) {
+            // If this process has ended the receiving direction, bytes can still be read once they
+            // arrive. If the peer has ended TCP before the agreed offset, bytes are lost.
+            let is_own = seen.is(Conditions::RECEIVING_ENDED) && !seen.is(Conditions::BROKEN);
+            return Step::Done(if is_own { Read::End } else { Fault::Lost.into() });
         }
-        if is_mistaken!(R, ClampIgnored) {
+        if is_mistaken!(R, LimitIgnored) {
             return Step::Done(Read::Tcp { most: u64::MAX });
         }
         Step::Done(Read::Tcp { most: self.limit.wrapping_sub(self.tcp_bytes) })
@@ -178,26 +183,26 @@ impl<R: Rules> Receiver<R> {
         if seen.knows(Known::RING_FAILED) {
             return Step::Done(Read::Fail);
         }
-        if is_mistaken!(R, RingEndIsTheEnd) && seen.knows(Known::RING_OVER) {
+        if is_mistaken!(R, RingEndIsTheEnd) && seen.knows(Known::RING_CLOSED) {
             return Step::Done(Read::End);
         }
-        let is_due = seen.is(Conditions::LOOK_DUE.with(Conditions::RECEIVING_ENDED));
-        if !seen.knows(Known::RING_OVER.or(Known::TCP_ENDED)) {
+        let is_due = seen.is(Conditions::SOCKET_CHECK_DUE.with(Conditions::RECEIVING_ENDED));
+        if !seen.knows(Known::RING_CLOSED.or(Known::TCP_ENDED)) {
             if !is_due || seen.knows(Known::TCP_OPEN) {
                 return Step::Done(Read::Wait(WaitFor::Ring));
             }
-            return Step::Look(Look::TcpEnded);
+            return Step::Observe(Observation::TcpEnded);
         }
         match seen.peeked() {
-            None => Step::Look(Look::Peek),
+            None => Step::Observe(Observation::Peek),
             Some(Peeked::Error) => self.fail(),
-            Some(peeked) => self.end_behind_ring(seen, peeked),
+            Some(peeked) => self.end_after_ring(seen, peeked),
         }
     }
 
-    /// The ring, or TCP, has ended, and a look ahead on TCP met `peeked`.
-    fn end_behind_ring(&mut self, seen: &mut Seen, peeked: Peeked) -> Step<Read> {
-        if let Some(first) = Self::look_for_more(seen) {
+    /// The ring, or TCP, has ended, and a peek on TCP returned `peeked`.
+    fn end_after_ring(&mut self, seen: &mut Seen, peeked: Peeked) -> Step<Read> {
+        if let Some(first) = Self::check_for_more(seen) {
             return first;
         }
         match peeked {
@@ -205,25 +210,25 @@ impl<R: Rules> Receiver<R> {
                 Self::end_between_hosts(seen)
             }
             Peeked::End => self.end_of_tcp(seen),
-            // The end of the stream stands on the ring; TCP's is on its way.
-            Peeked::Nothing if seen.knows(Known::RING_OVER) => Step::Done(Read::End),
+            // The end of the stream has arrived on the ring; that of TCP is on its way.
+            Peeked::Nothing if seen.knows(Known::RING_CLOSED) => Step::Done(Read::End),
             Peeked::Nothing => Step::Done(Read::Wait(WaitFor::Ring)),
-            Peeked::Bytes | Peeked::Mark if !seen.is(Conditions::PINNED) => {
+            Peeked::Bytes | Peeked::UrgentMark if !seen.is(Conditions::PINNED) => {
                 Step::Pin(Cause::ForeignUse)
             }
-            Peeked::Bytes | Peeked::Mark => Step::Done(Fault::ForeignBytes.into()),
+            Peeked::Bytes | Peeked::UrgentMark => Step::Done(Fault::ForeignBytes.into()),
             Peeked::Error => self.fail(),
         }
     }
 
-    /// Whatever the peer did before it ended is to be seen on the ring: looks whether there is
-    /// something. The message that it has left the ring moves the direction by itself.
-    fn look_for_more(seen: &mut Seen) -> Option<Step<Read>> {
-        if !seen.knows(Known::MESSAGES) {
-            return Some(Step::Look(Look::Messages));
+    /// All that the peer sent before it ended has arrived on the ring: checks whether bytes are
+    /// there. A message that the peer has left the ring moves the direction in `advance`.
+    fn check_for_more(seen: &mut Seen) -> Option<Step<Read>> {
+        if !seen.knows(Known::ALL_MESSAGES) {
+            return Some(Step::Observe(Observation::AllMessages));
         }
         if !seen.knows(Known::RING) {
-            return Some(Step::Look(Look::RingBytes));
+            return Some(Step::Observe(Observation::RingBytes));
         }
         if seen.ring != 0 {
             seen.read_ring_again();
@@ -232,14 +237,14 @@ impl<R: Rules> Receiver<R> {
         None
     }
 
-    /// TCP has ended between hosts, and nothing is on the ring. Without the end on the ring as
-    /// well, something may be lost, or on its way still.
+    /// TCP has ended between hosts, and no bytes are on the ring. Unless the end is on the ring as
+    /// well, bytes may be lost, or still on their way.
     fn end_between_hosts(seen: &Seen) -> Step<Read> {
         if seen.is(Conditions::RECEIVING_ENDED) {
             return Step::Done(Read::End);
         }
         if !seen.knows(Known::RING_OPEN.or(Known::RING_ENDED)) {
-            return Step::Look(Look::RingEnd);
+            return Step::Observe(Observation::RingEnd);
         }
         if seen.is(Conditions::RING_FAILED.with(Conditions::BROKEN)) {
             return Step::Done(Read::BreakOff);
@@ -247,21 +252,21 @@ impl<R: Rules> Receiver<R> {
         if seen.knows(Known::RING_ENDED) || is_mistaken!(R, EndOfTcpBetweenHosts) {
             return Step::Done(Read::End);
         }
-        if seen.is(Conditions::GRACE_OVER) {
+        if seen.is(Conditions::END_OVERDUE) {
             return Step::Done(Read::BreakOff);
         }
         Step::Done(Read::WaitBriefly)
     }
 
-    /// A look ahead took an error from the kernel's socket, and nothing comes before it.
+    /// A peek took an error from the kernel's socket, and no bytes come before it.
     fn fail(&mut self) -> Step<Read> {
-        self.owes_error = 0;
+        self.pending_error = 0;
         Step::Done(Read::Fail)
     }
 
-    /// TCP has ended, and nothing else can come.
+    /// TCP has ended, and no more bytes can arrive.
     fn end_of_tcp(&mut self, seen: &Seen) -> Step<Read> {
-        if std::mem::take(&mut self.owes_error) != 0 || seen.is(Conditions::BROKEN) {
+        if std::mem::take(&mut self.pending_error) != 0 || seen.is(Conditions::BROKEN) {
             return Step::Done(Fault::Lost.into());
         }
         if !seen.is(Conditions::PAIRED) || seen.knows(Known::NONE_UNREAD) {
@@ -270,6 +275,6 @@ impl<R: Rules> Receiver<R> {
         if seen.knows(Known::UNREAD) {
             return Step::Done(Read::Reset);
         }
-        Step::Look(Look::LeftUnread)
+        Step::Observe(Observation::LeftUnread)
     }
 }

@@ -1,17 +1,17 @@
-//! The sending direction: where the next byte goes, and when that changes.
+//! The sending direction: whether the next byte goes to TCP or the ring, and when that changes.
 
 mod end;
 mod poll;
 mod write;
 
-pub use end::{End, Settled};
+pub use end::{End, SettleStatus};
 pub use poll::Output;
 pub use write::{Room, Write};
 
 use super::rules::is_mistaken;
 use super::seen::Known;
 use super::step::Move;
-use super::{Cause, Conditions, Fault, Look, Message, Rules, Seen, Wire};
+use super::{Cause, Conditions, Fault, Message, Observation, Rules, Seen, Wire};
 use std::marker::PhantomData;
 
 /// Where the sending direction writes to.
@@ -22,10 +22,10 @@ pub(super) enum Sink {
     Tcp = 0,
     /// The ring.
     Ring = 1,
-    /// Nothing, until the peer's device has everything that was sent on the ring, the last message
-    /// included: what TCP brings must not overtake it. Between hosts only, and it takes no call of
-    /// the peer's.
-    Leaving = 2,
+    /// Neither, until the peer's device has everything that was sent on the ring, `Down` included:
+    /// bytes of TCP must not overtake it. Between hosts only. The peer's program need not make a
+    /// call for it to end.
+    DrainingRing = 2,
 }
 
 /// The sending direction of a stream.
@@ -45,7 +45,7 @@ pub struct Sender<R: Rules = Wire> {
     readies: u32,
     /// `Leave` messages that were answered, modulo 256.
     leaves: u32,
-    /// The peer has been told that nothing more comes to the ring: 1.
+    /// This end has refused the ring for good: 1.
     pub(super) has_refused: u32,
     rules: PhantomData<R>,
 }
@@ -101,26 +101,26 @@ impl<R: Rules> Sender<R> {
         matches!(self.sink, Sink::Tcp)
     }
 
-    /// Whether the kernel alone serves this direction, now and for ever. Until then whatever waits
-    /// has to be woken by the ring as well: the peer may ask something, and waits for the answer.
+    /// Whether the kernel alone serves this direction from now on. Until then the ring has to wake
+    /// waiting threads as well: the peer may send a `Leave`, and waits for the answer.
     #[must_use]
     pub const fn is_settled(&self, now: Conditions) -> bool {
         let has_refused = self.has_refused != 0 || !now.has(Conditions::PAIRED);
         now.has(Conditions::PINNED) && self.is_on_tcp() && has_refused
     }
 
-    /// A write to TCP took `n` bytes.
+    /// Counts `n` bytes that were written to TCP.
     pub const fn took_tcp(&mut self, n: u64) {
         self.tcp_bytes = self.tcp_bytes.wrapping_add(n);
     }
 
-    /// A write to the ring took `n` bytes.
+    /// Counts `n` bytes that were written to the ring.
     pub const fn took_ring(&mut self, n: u64) {
         self.ring_bytes = self.ring_bytes.wrapping_add(n);
     }
 
-    /// `message`, which a step asked for, was sent; or there was no room for it.
-    pub fn said(&mut self, message: Message, is_sent: bool, seen: &mut Seen) {
+    /// Notes that `message`, which a step asked for, was sent, or that there was no room for it.
+    pub fn note_send(&mut self, message: Message, is_sent: bool, seen: &mut Seen) {
         match message {
             _ if !is_sent => seen.refuse(message),
             Message::Up { .. } => self.moved_up(seen),
@@ -138,7 +138,7 @@ impl<R: Rules> Sender<R> {
         !is_safe && !is_mistaken!(R, BreakIsAnEnd)
     }
 
-    /// The connection between hosts has been broken off: nothing waits for the ring.
+    /// Notes that the connection between hosts has been broken off: the ring is out of use.
     pub fn break_off(&mut self) {
         self.sink = Sink::Tcp;
         self.has_refused = 1;
@@ -146,17 +146,17 @@ impl<R: Rules> Sender<R> {
 
     fn moved_up(&mut self, seen: &mut Seen) {
         if !is_mistaken!(R, ReadyUsedTwice) {
-            self.readies = seen.heard.counts.readies();
+            self.readies = seen.messages.counts.readies();
         }
-        self.go(Sink::Ring, seen);
+        self.set_sink(Sink::Ring, seen);
     }
 
-    /// What had been heard before `Down` was sent is answered by it. What comes later is not.
+    /// `Down` answers the messages that had been received before it was sent, and no later ones.
     fn moved_down(&mut self, seen: &mut Seen) {
-        let counts = seen.heard.counts;
+        let counts = seen.messages.counts;
         if self.sink == Sink::Ring {
             let waits = seen.is(Conditions::BETWEEN_HOSTS) && !is_mistaken!(R, TcpOvertakesRing);
-            self.go(if waits { Sink::Leaving } else { Sink::Tcp }, seen);
+            self.set_sink(if waits { Sink::DrainingRing } else { Sink::Tcp }, seen);
             if is_mistaken!(R, RefusedByOneDown) && seen.is(Conditions::PINNED) {
                 self.has_refused = 1;
             }
@@ -169,66 +169,72 @@ impl<R: Rules> Sender<R> {
         self.leaves = counts.leaves();
     }
 
-    /// Moves to TCP if it has to, and says what it has to. `None` if nothing is left of that.
+    /// Moves to TCP if it has to, and sends the messages that are due. `None` once that is done.
     fn advance(&mut self, seen: &mut Seen) -> Option<Move> {
         if !seen.is(Conditions::PAIRED) {
-            // The ring is another process's, and only that one can go on with it.
+            // Another process has the ring, and only that process can write it.
             return (!self.is_on_tcp()).then_some(Move::Fault(Fault::Lost));
         }
-        if self.sink == Sink::Leaving {
+        if self.sink == Sink::DrainingRing {
             if !seen.knows(Known::DRAINED.or(Known::UNDRAINED)) {
-                return Some(Move::Look(Look::Drained));
+                return Some(Move::Observe(Observation::Drained));
             }
-            // A failure ends all waiting as well, and is none of this: see `write`.
+            // `write` handles a failure.
             if seen.is(Conditions::RING_FAILED) || !seen.knows(Known::DRAINED) {
                 return None;
             }
-            self.go(Sink::Tcp, seen);
+            self.set_sink(Sink::Tcp, seen);
         }
         if self.is_settled(seen.now) {
             return None;
         }
         match self.sink {
             Sink::Ring => self.leave_ring(seen),
-            Sink::Tcp | Sink::Leaving => self.answer(seen),
+            Sink::Tcp | Sink::DrainingRing => self.answer(seen),
         }
     }
 
-    /// On the ring: leaves it if it is pinned, was asked to, or the peer reads no more.
+    /// On the ring: leaves it if the stream is pinned, the receiver has asked for it, or the peer
+    /// has stopped reading.
     fn leave_ring(&self, seen: &Seen) -> Option<Move> {
-        let is_due = seen.is(Conditions::LOOK_DUE);
-        if !seen.knows(Known::MAIL) {
-            // A writer that has room has no other reason to take messages than to look for these.
-            return Some(Move::Look(if is_due { Look::News } else { Look::Mail }));
+        let is_due = seen.is(Conditions::SOCKET_CHECK_DUE);
+        if !seen.knows(Known::MESSAGES) {
+            // A writer that has room has no other reason to dispatch arrivals than these messages.
+            return Some(Move::Observe(if is_due {
+                Observation::PolledMessages
+            } else {
+                Observation::Messages
+            }));
         }
         if is_due && !seen.knows(Known::PEER_GONE.or(Known::PEER_THERE)) {
-            return Some(Move::Look(Look::PeerGone));
+            return Some(Move::Observe(Observation::PeerGone));
         }
-        let is_asked = self.is_asked(seen) || seen.knows(Known::PEER_GONE);
+        let is_leave_requested = self.is_leave_requested(seen) || seen.knows(Known::PEER_GONE);
         let is_kernel_call = seen.is(Conditions::PINNED.with(Conditions::KERNEL_CALL));
-        let must_leave = is_asked || is_kernel_call;
-        (must_leave && !seen.knows(Known::NO_DOWN)).then_some(Move::Say(Message::Down))
+        let must_leave = is_leave_requested || is_kernel_call;
+        (must_leave && !seen.knows(Known::NO_DOWN)).then_some(Move::Send(Message::Down))
     }
 
-    /// On TCP: says that it stays there, if it is pinned or was asked to.
+    /// On TCP: refuses the ring, if the stream is pinned or the receiver has asked for it.
     fn answer(&self, seen: &Seen) -> Option<Move> {
-        if !seen.knows(Known::MAIL) {
-            return Some(Move::Look(Look::News));
+        if !seen.knows(Known::MESSAGES) {
+            return Some(Move::Observe(Observation::PolledMessages));
         }
-        let is_asked = self.is_asked(seen) && !is_mistaken!(R, LeaveNotAnswered);
-        let must_answer = is_asked || seen.is(Conditions::PINNED);
-        (must_answer && !seen.knows(Known::NO_DOWN)).then_some(Move::Say(Message::Down))
+        let is_leave_requested =
+            self.is_leave_requested(seen) && !is_mistaken!(R, LeaveNotAnswered);
+        let must_answer = is_leave_requested || seen.is(Conditions::PINNED);
+        (must_answer && !seen.knows(Known::NO_DOWN)).then_some(Move::Send(Message::Down))
     }
 
     /// On TCP, with a byte to send: accepts an invitation to the ring.
     fn move_up(&self, seen: &Seen) -> Option<Move> {
         use Conditions as C;
-        let forbidden = C::PINNED.with(C::SENDING_ENDED).with(C::RING_CUT).with(C::BROKEN);
-        let is_invited = seen.heard.counts.readies() != self.readies;
+        let forbidden = C::PINNED.with(C::SENDING_ENDED).with(C::RING_DISCONNECTED).with(C::BROKEN);
+        let is_invited = seen.messages.counts.readies() != self.readies;
         if !is_invited && !is_mistaken!(R, UpWithoutReady)
             || seen.is(forbidden.with(C::KERNEL_CALL).with(C::HALTED))
             || !seen.is(C::PAIRED)
-            || self.is_asked(seen)
+            || self.is_leave_requested(seen)
             || seen.knows(Known::NO_UP)
         {
             return None;
@@ -236,30 +242,30 @@ impl<R: Rules> Sender<R> {
         if seen.is(C::RING_FAILED) {
             return Some(Move::Pin(Cause::RingFailed));
         }
-        self.say_up(seen)
+        self.send_up(seen)
     }
 
-    fn say_up(&self, seen: &Seen) -> Option<Move> {
+    fn send_up(&self, seen: &Seen) -> Option<Move> {
         if !seen.knows(Known::KERNEL) {
-            return Some(Move::Look(Look::KernelWritten));
+            return Some(Move::Observe(Observation::KernelWritten));
         }
         match seen.kernel {
             _ if is_mistaken!(R, KernelNotAsked) => {}
             Some(n) if n == self.tcp_bytes => {}
             Some(_) => return Some(Move::Pin(Cause::ForeignUse)),
-            // The connection is over. The ring would take bytes that no peer reads; the socket
-            // knows which error that is.
+            // The connection is over. The ring would take bytes that no peer reads; a write to the
+            // socket returns the right error.
             None => return None,
         }
         let wrong = u64::from(is_mistaken!(R, OffsetOfRingAndTcp)) * self.ring_bytes;
-        Some(Move::Say(Message::Up { offset: self.tcp_bytes.wrapping_add(wrong) }))
+        Some(Move::Send(Message::Up { offset: self.tcp_bytes.wrapping_add(wrong) }))
     }
 
-    fn is_asked(&self, seen: &Seen) -> bool {
-        seen.heard.counts.leaves() != self.leaves
+    fn is_leave_requested(&self, seen: &Seen) -> bool {
+        seen.messages.counts.leaves() != self.leaves
     }
 
-    fn go(&mut self, sink: Sink, seen: &mut Seen) {
+    fn set_sink(&mut self, sink: Sink, seen: &mut Seen) {
         self.sink = sink;
         seen.moved();
     }

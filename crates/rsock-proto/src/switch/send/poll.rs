@@ -4,16 +4,17 @@ use super::{Sender, Sink};
 use crate::switch::seen::Known;
 use crate::switch::{Conditions, Fault, Rules, Seen, Step, Write};
 
-/// What tells of room.
+/// Which events of the two channels are output: room for a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// The kernel's socket.
+    /// Room in the kernel's socket.
     Kernel,
-    /// The ring: room on it is output. Answer with
-    /// [`Fact::RingFull`](crate::switch::Fact::RingFull) if there is none, and ask again.
+    /// Room on the ring. Report [`Fact::RingFull`](crate::switch::Fact::RingFull) if there is none,
+    /// and ask again.
     Ring,
-    /// Nothing now; to be asked again when the ring has news, or its patience is over.
-    News,
+    /// There is no room now. Ask again after an event on the ring, or when the time for a spill has
+    /// come.
+    WaitForRing,
     /// A send would return an error at once.
     Now,
 }
@@ -25,8 +26,8 @@ impl From<Fault> for Output {
 }
 
 impl<R: Rules> Sender<R> {
-    /// What tells of room. It leaves a full ring as a send would, but does not move to the ring:
-    /// that takes a byte to be worth it.
+    /// Which events are output. It leaves a full ring as a send would, but does not move to the
+    /// ring: only a send with bytes does.
     #[must_use]
     pub fn poll_output(&mut self, seen: &mut Seen) -> Step<Output> {
         if self.sink == Sink::Tcp {
@@ -39,11 +40,11 @@ impl<R: Rules> Sender<R> {
             return Step::Done(Output::Ring);
         }
         match self.write(seen) {
-            Step::Look(look) => Step::Look(look),
-            Step::Say(message) => Step::Say(message),
+            Step::Observe(observation) => Step::Observe(observation),
+            Step::Send(message) => Step::Send(message),
             Step::Pin(cause) => Step::Pin(cause),
             Step::Done(Write::Tcp) => Step::Done(Output::Kernel),
-            Step::Done(Write::Wait(_)) => Step::Done(Output::News),
+            Step::Done(Write::Wait(_)) => Step::Done(Output::WaitForRing),
             Step::Done(_) => Step::Done(Output::Now),
         }
     }

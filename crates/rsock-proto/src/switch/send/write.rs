@@ -3,18 +3,20 @@
 use super::{Sender, Sink};
 use crate::switch::rules::is_mistaken;
 use crate::switch::seen::Known;
-use crate::switch::{Conditions, Fault, Heard, Look, Message, Rules, Seen, Step};
+use crate::switch::{
+    Conditions, Fault, FlagConditions, Message, Observation, ReceivedMessages, Rules, Seen, Step,
+};
 
 /// What a sending call does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// Write to the kernel's socket, which also knows every error of the connection. Then
-    /// [`Sender::took_tcp`], or the fact that there was no room and the query again.
+    /// Write to the kernel's socket, which also returns every error of the connection. Report bytes
+    /// with [`Sender::took_tcp`]; without room, report that fact and ask again.
     Tcp,
-    /// Write to the ring. Then [`Sender::took_ring`], or the fact that there was no room, or that
-    /// it is closed, and the query again. A [call for the kernel](Conditions::KERNEL_CALL) writes
-    /// nothing there: it finds out whether the ring is closed or has failed, and otherwise that
-    /// there was no room.
+    /// Write to the ring. Report bytes with [`Sender::took_ring`]; if there is no room, or the ring
+    /// is closed, report that fact and ask again. A [call for the kernel](Conditions::KERNEL_CALL)
+    /// writes nothing there: it reports whether the ring is closed or has failed, and otherwise
+    /// that there is no room.
     Ring,
     /// No room. Wait, if the call may, and begin a new try.
     Wait(Room),
@@ -31,13 +33,13 @@ pub enum Write {
 /// What a sending call waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Room {
-    /// In the kernel's send buffer; and for what the peer may ask on the ring, unless the direction
+    /// Room in the kernel's send buffer; and messages of the peer on the ring, unless the direction
     /// is settled.
     Tcp,
-    /// On the ring, no longer than its patience: then the next try may leave for TCP.
+    /// Room on the ring, no longer than until a spill: then the next try may leave for TCP.
     Ring,
-    /// For the peer's device, which has not got everything yet. A bounded time, as its failure
-    /// announces nothing.
+    /// Completions of the peer's device, which has not received everything yet. A bounded time, as
+    /// no event announces a failure.
     Device,
 }
 
@@ -48,13 +50,13 @@ impl From<Fault> for Write {
 }
 
 impl<R: Rules> Sender<R> {
-    /// Whether [`Self::write`] would answer [`Write::Ring`] at once, where `messages` were taken
-    /// from the ring so far. For the calls that are many: no observation is needed then.
+    /// Whether [`Self::write`] would answer [`Write::Ring`] at once, if `messages` have been
+    /// received so far. A shortcut for most calls, which need no other observation.
     #[inline]
     #[must_use]
-    pub fn writes_ring(&self, now: Conditions, messages: Heard) -> bool {
-        use Conditions as C;
-        let asks_more = C::LOOK_DUE.with(C::PINNED).with(C::KERNEL_CALL);
+    pub fn writes_ring(&self, now: FlagConditions, messages: ReceivedMessages) -> bool {
+        use FlagConditions as C;
+        let asks_more = C::SOCKET_CHECK_DUE.with(C::PINNED).with(C::KERNEL_CALL);
         self.sink == Sink::Ring
             && now.has(C::PAIRED)
             && !now.has(asks_more)
@@ -78,8 +80,8 @@ impl<R: Rules> Sender<R> {
         match self.sink {
             Sink::Tcp => self.write_tcp(seen),
             Sink::Ring => self.write_ring(seen),
-            Sink::Leaving if Self::is_lost(seen) => Step::Done(Write::BreakOff),
-            Sink::Leaving => Step::Done(Write::Wait(Room::Device)),
+            Sink::DrainingRing if Self::is_lost(seen) => Step::Done(Write::BreakOff),
+            Sink::DrainingRing => Step::Done(Write::Wait(Room::Device)),
         }
     }
 
@@ -91,35 +93,35 @@ impl<R: Rules> Sender<R> {
             && seen.is(Conditions::PAIRED)
             && !seen.knows(Known::UNREAD.or(Known::NONE_UNREAD))
         {
-            return Step::Look(Look::LeftUnread);
+            return Step::Observe(Observation::LeftUnread);
         }
         Step::Done(if seen.knows(Known::UNREAD) { Write::Reset } else { Write::Tcp })
     }
 
     fn write_ring(&mut self, seen: &mut Seen) -> Step<Write> {
-        let is_far = seen.is(Conditions::BETWEEN_HOSTS);
+        let is_remote = seen.is(Conditions::BETWEEN_HOSTS);
         if seen.knows(Known::RING_FAILED) {
-            // Between hosts, what has been sent may not have arrived, and TCP cannot know.
-            return Step::Done(if is_far { Write::BreakOff } else { Write::Fail });
+            // Between hosts, sent bytes may not have arrived, which the kernel cannot know.
+            return Step::Done(if is_remote { Write::BreakOff } else { Write::Fail });
         }
-        if seen.knows(Known::RING_OVER) {
-            // The end of the connection, seen from the ring: TCP knows what to answer.
-            self.go(Sink::Tcp, seen);
+        if seen.knows(Known::RING_CLOSED) {
+            // The connection has ended: a write to the kernel's socket returns the right error.
+            self.set_sink(Sink::Tcp, seen);
             return self.write_tcp(seen);
         }
         if !seen.knows(Known::RING_FULL) {
             return Step::Done(Write::Ring);
         }
-        if seen.is(Conditions::PATIENCE_OVER) && !seen.knows(Known::NO_DOWN) {
-            return Step::Say(Message::Down);
+        if seen.is(Conditions::SPILL_DUE) && !seen.knows(Known::NO_DOWN) {
+            return Step::Send(Message::Down);
         }
-        if is_far && Self::is_silent(seen) {
+        if is_remote && Self::is_silent(seen) {
             return Step::Done(Write::BreakOff);
         }
         Step::Done(Write::Wait(Room::Ring))
     }
 
-    /// Whether what was sent to another host will never be known to have arrived.
+    /// Whether the arrival of bytes that were sent to another host will never be confirmed.
     fn is_lost(seen: &Seen) -> bool {
         seen.is(Conditions::RING_FAILED) || Self::is_silent(seen)
     }

@@ -1,52 +1,52 @@
-//! What a call sees of the two channels, and takes from them.
+//! The observations that a call makes of the two channels, and its reads of them.
 
 use super::channel::{Device, START, is_urgent};
-use super::model::{Result, Stage};
-use crate::switch::{Fact, Look, Peeked};
+use super::model::{Result, Transition};
+use crate::switch::{Fact, Observation, Peeked};
 
-impl Stage<'_> {
-    pub(super) fn look(&mut self, look: Look) -> Fact {
+impl Transition<'_> {
+    pub(super) fn observe(&mut self, observation: Observation) -> Fact {
         let e = self.e;
-        match look {
-            Look::Mail => Fact::Mail(self.world.ends[e].heard),
-            Look::News => {
+        match observation {
+            Observation::Messages => Fact::Messages(self.world.ends[e].messages),
+            Observation::PolledMessages => {
                 self.world.pump_all(e);
-                Fact::Mail(self.world.ends[e].heard)
+                Fact::Messages(self.world.ends[e].messages)
             }
-            Look::Messages => {
+            Observation::AllMessages => {
                 self.world.pump_all(e);
-                Fact::Messages(self.world.ends[e].heard)
+                Fact::AllMessages(self.world.ends[e].messages)
             }
-            Look::Queued => Fact::Queued(self.world.tcp[1 - e].queued()),
-            Look::KernelRead => {
+            Observation::Queued => Fact::Queued(self.world.tcp[1 - e].queued()),
+            Observation::KernelRead => {
                 let fin = u64::from(self.world.tcp[1 - e].arrived_end().is_some());
                 let read = u64::from(self.world.tcp[1 - e].read);
                 Fact::KernelCount(Some(START + read + fin))
             }
-            Look::KernelWritten => {
+            Observation::KernelWritten => {
                 let is_over = self.world.ends[e].socket.was_reset;
                 let written = START + u64::from(self.world.tcp[e].written);
                 Fact::KernelCount((!is_over).then_some(written))
             }
-            Look::TcpEnded => Fact::TcpEnded(self.world.tcp_has_ended(e)),
-            Look::Peek => Fact::Peeked(self.peek()),
+            Observation::TcpEnded => Fact::TcpEnded(self.world.tcp_has_ended(e)),
+            Observation::Peek => Fact::Peeked(self.peek()),
             // No call here goes on after it has received something.
-            Look::TcpGoesOn | Look::TcpStops => unreachable!("{look:?}"),
-            Look::RingBytes => {
+            Observation::TcpHasMore | Observation::TcpEndsCall => unreachable!("{observation:?}"),
+            Observation::RingBytes => {
                 self.world.pump_all(e);
                 Fact::RingBytes(self.world.ends[e].inbox.len().into())
             }
-            Look::RingEnd => {
+            Observation::RingEnd => {
                 self.world.pump_all(e);
                 Fact::RingEnd(self.world.ring_has_ended(e))
             }
-            Look::Drained => {
+            Observation::Drained => {
                 self.world.pump_all(e);
                 let has_failed = !matches!(self.world.ends[e].device, Device::Works);
                 Fact::Drained(self.world.lanes[e].is_drained() || has_failed)
             }
-            Look::LeftUnread => Fact::LeftUnread(self.world.left_unread(e)),
-            Look::PeerGone => {
+            Observation::LeftUnread => Fact::LeftUnread(self.world.left_unread(e)),
+            Observation::PeerGone => {
                 self.world.pump_all(e);
                 let has_end = self.world.ring_has_ended(e);
                 Fact::PeerGone(self.world.tcp_has_ended(e) && !has_end)
@@ -60,7 +60,7 @@ impl Stage<'_> {
         let socket = &mut self.world.ends[self.e].socket;
         if has_bytes {
             Peeked::Bytes
-        } else if std::mem::take(&mut socket.owes_error) {
+        } else if std::mem::take(&mut socket.pending_error) {
             Peeked::Error
         } else if has_ended {
             Peeked::End
@@ -69,7 +69,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Reads the kernel's socket; what came of it if that is no byte.
+    /// Reads the kernel's socket; returns the fact if there were no bytes.
     pub(super) fn read_tcp(&mut self, most: u64) -> Result<Option<Fact>> {
         let e = self.e;
         let mut n = 0;
@@ -80,22 +80,22 @@ impl Stage<'_> {
                 break;
             }
             let Some(byte) = self.world.tcp[1 - e].take() else { break };
-            self.say(|| format!("byte {byte:#x} of TCP"));
+            self.trace(|| format!("byte {byte:#x} of TCP"));
             self.world.receive(e, byte)?;
             n += 1;
         }
         if n != 0 {
             if self.world.ends[e].receiver.took_tcp(n) {
-                self.world.ring(e);
+                self.world.wake(e);
             }
             return Ok(None);
         }
-        if std::mem::take(&mut self.world.ends[e].socket.owes_error) {
-            self.world.ends[e].has_met_end = true;
+        if std::mem::take(&mut self.world.ends[e].socket.pending_error) {
+            self.world.ends[e].has_reached_end = true;
             return Ok(None);
         }
         let has_ended = self.world.tcp_has_ended(e);
-        Ok(Some(if has_ended { Fact::TcpEnd } else { Fact::TcpEmpty }))
+        Ok(Some(if has_ended { Fact::TcpEof } else { Fact::TcpEmpty }))
     }
 
     pub(super) fn read_ring(&mut self) -> Result<Option<Fact>> {
@@ -104,7 +104,7 @@ impl Stage<'_> {
         let mut n = 0;
         while n < u64::from(self.config.buffer) {
             let Some(byte) = self.world.ends[e].inbox.pop() else { break };
-            self.say(|| format!("byte {byte:#x} of the ring"));
+            self.trace(|| format!("byte {byte:#x} of the ring"));
             self.world.receive(e, byte)?;
             self.world.credit(e);
             n += 1;
@@ -117,8 +117,8 @@ impl Stage<'_> {
         Ok(Some(if self.world.ends[e].device == Device::Failed {
             Fact::RingFailed
         } else if self.world.ends[e].inbox_ended {
-            Fact::RingEnds
-        } else if lane.is_dead && lane.n_arrived == 0 && !self.config.is_far {
+            Fact::RingEof
+        } else if lane.is_dead && lane.n_arrived == 0 && !self.config.is_remote {
             Fact::RingBroke
         } else {
             Fact::RingEmpty

@@ -1,0 +1,148 @@
+//! The loop of a receiving call, on a stream of either kind: try, wait, try again.
+
+#![forbid(unsafe_code)]
+
+use crate::accelerate::call_stops::CallStops;
+use crate::accelerate::receive::Blocked;
+use crate::accelerate::tcp_socket::{is_nonblocking, kernel_recv};
+use crate::accelerate::time_limit::TimeLimit;
+use crate::closing::Call;
+use crate::interrupt::{Restart, Watch};
+use crate::iov::with_tail;
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use rustix::net::sockopt::Timeout;
+use std::io::{self, IoSliceMut};
+use std::time::Duration;
+
+/// A stream as [`receive`] uses it.
+pub(in crate::accelerate) trait Receives {
+    /// Receives what is there, without waiting. The same call has taken `taken` bytes before.
+    fn try_recv(
+        &self,
+        call: &Call<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+        taken: usize,
+    ) -> Result<usize, Blocked<'_>>;
+
+    /// Whether nothing can follow the bytes that are there: the peer has ended its direction, or
+    /// the connection is broken.
+    fn has_ended(&self, fd: BorrowedFd<'_>) -> bool;
+
+    /// Does what is due before the call waits, or answers that it would.
+    fn before_wait(&self, fd: BorrowedFd<'_>);
+
+    /// Sleeps until there may be something to receive, for `left` at most.
+    fn sleep_for_data(
+        &self,
+        fd: BorrowedFd<'_>,
+        blocked: Blocked<'_>,
+        left: Option<Duration>,
+        watch: Watch,
+    ) -> io::Result<()>;
+
+    /// What stops calls for a handoff, if the stream can be handed off.
+    fn call_stops(&self) -> Option<&CallStops>;
+
+    /// Returns an error that the call is about to report.
+    fn note_error(&self, error: io::Error) -> io::Error;
+
+    /// Ends the stream by [`Blocked::Reset`], which the call is about to report. Returns the error.
+    fn report_reset(&self, fd: BorrowedFd<'_>) -> io::Error;
+}
+
+/// Receives from `stream` as `recvmsg(2)` does, with `bufs` that have room for `total` bytes, not
+/// zero.
+///
+/// # Errors
+/// As `recvmsg(2)`: `EAGAIN`, `EINTR`, `ECONNRESET`...; `EBADF` if the descriptor was closed and
+/// the call could not keep the socket.
+#[inline]
+pub(in crate::accelerate) fn receive<S: Receives>(
+    stream: &S,
+    call: &Call<'_>,
+    bufs: &mut [IoSliceMut<'_>],
+    total: usize,
+    flags: RecvFlags,
+) -> io::Result<usize> {
+    let mut watch = Watch::begin();
+    let mut limit = TimeLimit::new(Timeout::Recv);
+    let mut got = 0;
+    let peek = flags.contains(RecvFlags::PEEK);
+    let wait_all = flags.contains(RecvFlags::WAITALL);
+    let error = loop {
+        // Checked before the bytes: what was written before the end is among them.
+        let is_last = peek && wait_all && stream.has_ended(call.fd()?);
+        let skip = if peek { 0 } else { got };
+        let tried = if skip == 0 {
+            stream.try_recv(call, bufs, flags, 0)
+        } else {
+            with_tail(bufs, skip, usize::MAX, |tail| stream.try_recv(call, tail, flags, skip))
+        };
+        let blocked = match tried {
+            Ok(0) => return Ok(got),
+            Ok(n) => {
+                if got == 0 && !watch.must_end() {
+                    // A handler that ran before the first byte made the call start again.
+                    watch.restart();
+                }
+                got = if peek { n } else { got + n };
+                if got == total || !wait_all || is_last {
+                    return Ok(got);
+                }
+                if !peek {
+                    continue;
+                }
+                Blocked::Short
+            }
+            Err(Blocked::Error(e)) => break stream.note_error(e),
+            Err(Blocked::Stop) => return Ok(got),
+            // Reported by the next call, as on TCP, if this one has received something.
+            Err(Blocked::Reset) if got != 0 => return Ok(got),
+            Err(Blocked::Reset) => break stream.report_reset(call.fd()?),
+            Err(blocked) => blocked,
+        };
+        let fd = match call.fd() {
+            Ok(fd) => fd,
+            Err(e) => break e,
+        };
+        stream.before_wait(fd);
+        if flags.contains(RecvFlags::DONTWAIT) || is_nonblocking(fd) {
+            break Errno::AGAIN.into();
+        }
+        if let Some(stops) = stream.call_stops().filter(|stops| stops.is_asked()) {
+            drop(blocked);
+            if stops.stop() {
+                return recv_on_proxy(call, bufs, got, flags);
+            }
+            continue;
+        }
+        let waited = limit.left(fd).and_then(|left| {
+            let slept = stream.sleep_for_data(fd, blocked, left, watch);
+            watch.after_sleep(slept, Restart::of(got == 0 && left.is_none()))
+        });
+        if let Err(e) = waited {
+            break e;
+        }
+    };
+    if got != 0 { Ok(got) } else { Err(error) }
+}
+
+/// Continues a receiving call that has received `got` bytes, on the proxy.
+fn recv_on_proxy(
+    call: &Call<'_>,
+    bufs: &mut [IoSliceMut<'_>],
+    got: usize,
+    flags: RecvFlags,
+) -> io::Result<usize> {
+    let skip = if flags.contains(RecvFlags::PEEK) { 0 } else { got };
+    let received =
+        with_tail(bufs, skip, usize::MAX, |tail| call.last(|fd| kernel_recv(fd, tail, flags)));
+    match received.and_then(|received| Ok(received?)) {
+        Ok(n) => Ok(skip + n),
+        Err(_) if got != 0 => Ok(got),
+        Err(e) => Err(e),
+    }
+}

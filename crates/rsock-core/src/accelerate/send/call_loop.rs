@@ -1,0 +1,140 @@
+//! The loop of a sending call, on a stream of either kind: try, wait, try again.
+
+#![forbid(unsafe_code)]
+
+use crate::accelerate::call_stops::CallStops;
+use crate::accelerate::send::{Blocked, PIECES};
+use crate::accelerate::tcp_socket::{is_nonblocking, kernel_send};
+use crate::accelerate::time_limit::TimeLimit;
+use crate::closing::Call;
+use crate::interrupt::Watch;
+use crate::iov::Rest;
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+use rustix::net::sockopt::Timeout;
+use std::io::{self, IoSlice};
+use std::time::Duration;
+
+/// A stream as [`send`] uses it.
+pub(in crate::accelerate) trait Sends {
+    /// Sends what there is room for, without waiting.
+    fn try_send(
+        &self,
+        call: &Call<'_>,
+        rest: &Rest<'_>,
+        flags: SendFlags,
+    ) -> Result<usize, Blocked>;
+
+    /// What a call does that found no room and must not wait. It has sent `sent` bytes before.
+    fn when_full(&self, fd: BorrowedFd<'_>, blocked: &Blocked, sent: usize) -> WhenFull;
+
+    /// Waits until there may be room, for `left` at most. A `partial` call has sent something
+    /// before.
+    fn wait_for_room(
+        &self,
+        fd: BorrowedFd<'_>,
+        blocked: &Blocked,
+        left: Option<Duration>,
+        watch: &mut Watch,
+        partial: bool,
+    ) -> io::Result<()>;
+
+    /// What stops calls for a handoff, if the stream can be handed off.
+    fn call_stops(&self) -> Option<&CallStops>;
+
+    /// Ends the stream by [`Blocked::Reset`], which the call is about to report. Returns the error.
+    fn report_reset(&self, fd: BorrowedFd<'_>) -> io::Error;
+}
+
+/// What a call does that found no room and must not wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::accelerate) enum WhenFull {
+    /// It returns `EAGAIN`, or what it has sent.
+    Return,
+    /// It tries again: there is room by now.
+    TryAgain,
+    /// It waits all the same.
+    Wait,
+}
+
+/// Sends `rest` on `stream` as `sendmsg(2)` does. There must be a byte to send.
+///
+/// # Errors
+/// As `sendmsg(2)`: `EAGAIN`, `EINTR`, `EPIPE`, `ECONNRESET`...; `EBADF` if the descriptor was
+/// closed and the call could not keep the socket.
+#[inline]
+pub(in crate::accelerate) fn send<S: Sends>(
+    stream: &S,
+    call: &Call<'_>,
+    mut rest: Rest<'_>,
+    flags: SendFlags,
+) -> io::Result<usize> {
+    let mut watch = Watch::begin();
+    let mut limit = TimeLimit::new(Timeout::Send);
+    let mut sent = 0;
+    let error = loop {
+        let blocked = match stream.try_send(call, &rest, flags) {
+            Ok(n) => {
+                sent += n;
+                rest.advance(n);
+                if rest.len == 0 {
+                    return Ok(sent);
+                }
+                continue;
+            }
+            Err(Blocked::Error(e)) => break e,
+            // Reported by the next call, as on TCP, if this one has sent something.
+            Err(Blocked::Reset) if sent != 0 => return Ok(sent),
+            Err(Blocked::Reset) => break stream.report_reset(call.fd()?),
+            Err(blocked) => blocked,
+        };
+        let fd = match call.fd() {
+            Ok(fd) => fd,
+            Err(e) => break e,
+        };
+        if flags.contains(SendFlags::DONTWAIT) || is_nonblocking(fd) {
+            match stream.when_full(fd, &blocked, sent) {
+                WhenFull::Return => break Errno::AGAIN.into(),
+                WhenFull::TryAgain => continue,
+                WhenFull::Wait => {}
+            }
+        }
+        if let Some(stops) = stream.call_stops().filter(|stops| stops.is_asked()) {
+            if stops.stop() {
+                return send_on_proxy(call, rest, sent, flags);
+            }
+            continue;
+        }
+        let left = limit.left(fd);
+        let waited =
+            left.and_then(|left| stream.wait_for_room(fd, &blocked, left, &mut watch, sent != 0));
+        if let Err(e) = waited {
+            break e;
+        }
+    };
+    if sent != 0 { Ok(sent) } else { Err(error) }
+}
+
+/// Continues a sending call that has sent `sent` bytes, on the proxy.
+pub(super) fn send_on_proxy(
+    call: &Call<'_>,
+    mut rest: Rest<'_>,
+    mut sent: usize,
+    flags: SendFlags,
+) -> io::Result<usize> {
+    while rest.len != 0 {
+        let mut pieces = [IoSlice::new(&[]); PIECES];
+        let (n, _) = rest.pieces(usize::MAX, &mut pieces);
+        let done = call.last(|fd| kernel_send(fd, &pieces[..n], flags));
+        match done.and_then(|done| Ok(done?)) {
+            Ok(n) => {
+                sent += n;
+                rest.advance(n);
+            }
+            Err(_) if sent != 0 => break,
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(sent)
+}

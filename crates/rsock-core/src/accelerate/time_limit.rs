@@ -1,0 +1,40 @@
+//! How long a call may wait: `SO_RCVTIMEO` and `SO_SNDTIMEO`.
+
+#![forbid(unsafe_code)]
+
+use crate::sys;
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
+use std::io;
+use std::time::{Duration, Instant};
+
+/// The time limit of one call. It reads the socket's option at its first wait.
+pub(super) struct TimeLimit {
+    option: Timeout,
+    /// `Some(None)` is without limit.
+    deadline: Option<Option<Instant>>,
+}
+
+impl TimeLimit {
+    /// The limit that `option` sets.
+    pub(super) fn new(option: Timeout) -> Self {
+        Self { option, deadline: None }
+    }
+
+    /// How long the call may still wait; `None` is without limit.
+    ///
+    /// # Errors
+    /// `EAGAIN` if the time is over.
+    pub(super) fn left(&mut self, fd: BorrowedFd<'_>) -> io::Result<Option<Duration>> {
+        let option = self.option;
+        let deadline = *self.deadline.get_or_insert_with(|| {
+            let timeout = sockopt::socket_timeout(fd, option).ok().flatten()?;
+            sys::now().checked_add(timeout)
+        });
+        match sys::time_left(deadline) {
+            Some(Duration::ZERO) => Err(Errno::AGAIN.into()),
+            left => Ok(left),
+        }
+    }
+}
