@@ -128,8 +128,6 @@ const VERBS: Library = Library {
         "ibv_query_port",
         "ibv_query_gid",
         "_ibv_query_gid_ex",
-        "ibv_get_async_event",
-        "ibv_ack_async_event",
         "ibv_alloc_pd",
         "ibv_dealloc_pd",
         "ibv_reg_mr",
@@ -140,9 +138,6 @@ const VERBS: Library = Library {
         "ibv_destroy_cq",
         "ibv_get_cq_event",
         "ibv_ack_cq_events",
-        "ibv_create_srq",
-        "ibv_modify_srq",
-        "ibv_destroy_srq",
         "ibv_create_qp",
         "ibv_modify_qp",
         "ibv_query_qp",
@@ -150,9 +145,8 @@ const VERBS: Library = Library {
         "ibv_create_ah",
         "ibv_destroy_ah",
     ],
-    types: "ibv_(access_flags|device_cap_flags|event_type|gid_entry|gid_type|mtu|odp_general_caps|\
-            odp_transport_cap_bits|port_attr|port_state|qp_attr_mask|send_flags|srq_attr_mask|wc|\
-            wc_flags|sa_path_rec|async_event)",
+    types: "ibv_(access_flags|gid_entry|gid_type|mtu|port_attr|port_state|qp_attr_mask|\
+            send_flags|wc|wc_flags|sa_path_rec)",
     foreign: &[],
     imports: "use libc::{pthread_cond_t, pthread_mutex_t};\n",
 };
@@ -182,9 +176,6 @@ const CM: Library = Library {
         "rdma_ack_cm_event",
         "rdma_set_option",
         "rdma_get_src_port",
-        "rdma_get_dst_port",
-        "rdma_get_devices",
-        "rdma_free_devices",
     ],
     types: "rdma_(cm_event_type|port_space)",
     foreign: &["_?ibv_.*", "_compat_ibv_port_attr"],

@@ -366,10 +366,6 @@ pub struct Cm {
     ) -> ::std::os::raw::c_int,
     pub rdma_ack_cm_event: unsafe extern "C" fn(event: *mut rdma_cm_event) -> ::std::os::raw::c_int,
     pub rdma_get_src_port: unsafe extern "C" fn(id: *mut rdma_cm_id) -> __be16,
-    pub rdma_get_dst_port: unsafe extern "C" fn(id: *mut rdma_cm_id) -> __be16,
-    pub rdma_get_devices:
-        unsafe extern "C" fn(num_devices: *mut ::std::os::raw::c_int) -> *mut *mut ibv_context,
-    pub rdma_free_devices: unsafe extern "C" fn(list: *mut *mut ibv_context),
     pub rdma_set_option: unsafe extern "C" fn(
         id: *mut rdma_cm_id,
         level: ::std::os::raw::c_int,
@@ -420,9 +416,6 @@ impl Cm {
         let rdma_get_cm_event = unsafe { __library.get(b"rdma_get_cm_event\0") }.map(|sym| *sym)?;
         let rdma_ack_cm_event = unsafe { __library.get(b"rdma_ack_cm_event\0") }.map(|sym| *sym)?;
         let rdma_get_src_port = unsafe { __library.get(b"rdma_get_src_port\0") }.map(|sym| *sym)?;
-        let rdma_get_dst_port = unsafe { __library.get(b"rdma_get_dst_port\0") }.map(|sym| *sym)?;
-        let rdma_get_devices = unsafe { __library.get(b"rdma_get_devices\0") }.map(|sym| *sym)?;
-        let rdma_free_devices = unsafe { __library.get(b"rdma_free_devices\0") }.map(|sym| *sym)?;
         let rdma_set_option = unsafe { __library.get(b"rdma_set_option\0") }.map(|sym| *sym)?;
         let rdma_migrate_id = unsafe { __library.get(b"rdma_migrate_id\0") }.map(|sym| *sym)?;
         let rdma_init_qp_attr = unsafe { __library.get(b"rdma_init_qp_attr\0") }.map(|sym| *sym)?;
@@ -444,9 +437,6 @@ impl Cm {
             rdma_get_cm_event,
             rdma_ack_cm_event,
             rdma_get_src_port,
-            rdma_get_dst_port,
-            rdma_get_devices,
-            rdma_free_devices,
             rdma_set_option,
             rdma_migrate_id,
             rdma_init_qp_attr,
@@ -540,18 +530,6 @@ impl Cm {
     }
     pub unsafe fn rdma_get_src_port(&self, id: *mut rdma_cm_id) -> __be16 {
         unsafe { (self.rdma_get_src_port)(id) }
-    }
-    pub unsafe fn rdma_get_dst_port(&self, id: *mut rdma_cm_id) -> __be16 {
-        unsafe { (self.rdma_get_dst_port)(id) }
-    }
-    pub unsafe fn rdma_get_devices(
-        &self,
-        num_devices: *mut ::std::os::raw::c_int,
-    ) -> *mut *mut ibv_context {
-        unsafe { (self.rdma_get_devices)(num_devices) }
-    }
-    pub unsafe fn rdma_free_devices(&self, list: *mut *mut ibv_context) {
-        unsafe { (self.rdma_free_devices)(list) }
     }
     pub unsafe fn rdma_set_option(
         &self,

@@ -96,36 +96,6 @@ impl ibv_transport_type {
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ibv_transport_type(pub ::std::os::raw::c_int);
-impl ibv_device_cap_flags {
-    pub const IBV_DEVICE_RESIZE_MAX_WR: ibv_device_cap_flags = ibv_device_cap_flags(1);
-    pub const IBV_DEVICE_BAD_PKEY_CNTR: ibv_device_cap_flags = ibv_device_cap_flags(2);
-    pub const IBV_DEVICE_BAD_QKEY_CNTR: ibv_device_cap_flags = ibv_device_cap_flags(4);
-    pub const IBV_DEVICE_RAW_MULTI: ibv_device_cap_flags = ibv_device_cap_flags(8);
-    pub const IBV_DEVICE_AUTO_PATH_MIG: ibv_device_cap_flags = ibv_device_cap_flags(16);
-    pub const IBV_DEVICE_CHANGE_PHY_PORT: ibv_device_cap_flags = ibv_device_cap_flags(32);
-    pub const IBV_DEVICE_UD_AV_PORT_ENFORCE: ibv_device_cap_flags = ibv_device_cap_flags(64);
-    pub const IBV_DEVICE_CURR_QP_STATE_MOD: ibv_device_cap_flags = ibv_device_cap_flags(128);
-    pub const IBV_DEVICE_SHUTDOWN_PORT: ibv_device_cap_flags = ibv_device_cap_flags(256);
-    pub const IBV_DEVICE_INIT_TYPE: ibv_device_cap_flags = ibv_device_cap_flags(512);
-    pub const IBV_DEVICE_PORT_ACTIVE_EVENT: ibv_device_cap_flags = ibv_device_cap_flags(1024);
-    pub const IBV_DEVICE_SYS_IMAGE_GUID: ibv_device_cap_flags = ibv_device_cap_flags(2048);
-    pub const IBV_DEVICE_RC_RNR_NAK_GEN: ibv_device_cap_flags = ibv_device_cap_flags(4096);
-    pub const IBV_DEVICE_SRQ_RESIZE: ibv_device_cap_flags = ibv_device_cap_flags(8192);
-    pub const IBV_DEVICE_N_NOTIFY_CQ: ibv_device_cap_flags = ibv_device_cap_flags(16384);
-    pub const IBV_DEVICE_MEM_WINDOW: ibv_device_cap_flags = ibv_device_cap_flags(131072);
-    pub const IBV_DEVICE_UD_IP_CSUM: ibv_device_cap_flags = ibv_device_cap_flags(262144);
-    pub const IBV_DEVICE_XRC: ibv_device_cap_flags = ibv_device_cap_flags(1048576);
-    pub const IBV_DEVICE_MEM_MGT_EXTENSIONS: ibv_device_cap_flags = ibv_device_cap_flags(2097152);
-    pub const IBV_DEVICE_MEM_WINDOW_TYPE_2A: ibv_device_cap_flags = ibv_device_cap_flags(8388608);
-    pub const IBV_DEVICE_MEM_WINDOW_TYPE_2B: ibv_device_cap_flags = ibv_device_cap_flags(16777216);
-    pub const IBV_DEVICE_RC_IP_CSUM: ibv_device_cap_flags = ibv_device_cap_flags(33554432);
-    pub const IBV_DEVICE_RAW_IP_CSUM: ibv_device_cap_flags = ibv_device_cap_flags(67108864);
-    pub const IBV_DEVICE_MANAGED_FLOW_STEERING: ibv_device_cap_flags =
-        ibv_device_cap_flags(536870912);
-}
-#[repr(transparent)]
-#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
-pub struct ibv_device_cap_flags(pub ::std::os::raw::c_uint);
 impl ibv_atomic_cap {
     pub const IBV_ATOMIC_NONE: ibv_atomic_cap = ibv_atomic_cap(0);
     pub const IBV_ATOMIC_HCA: ibv_atomic_cap = ibv_atomic_cap(1);
@@ -264,24 +234,6 @@ const _: () = {
     ["Offset of field: ibv_device_attr::phys_port_cnt"]
         [::std::mem::offset_of!(ibv_device_attr, phys_port_cnt) - 227usize];
 };
-impl ibv_odp_transport_cap_bits {
-    pub const IBV_ODP_SUPPORT_SEND: ibv_odp_transport_cap_bits = ibv_odp_transport_cap_bits(1);
-    pub const IBV_ODP_SUPPORT_RECV: ibv_odp_transport_cap_bits = ibv_odp_transport_cap_bits(2);
-    pub const IBV_ODP_SUPPORT_WRITE: ibv_odp_transport_cap_bits = ibv_odp_transport_cap_bits(4);
-    pub const IBV_ODP_SUPPORT_READ: ibv_odp_transport_cap_bits = ibv_odp_transport_cap_bits(8);
-    pub const IBV_ODP_SUPPORT_ATOMIC: ibv_odp_transport_cap_bits = ibv_odp_transport_cap_bits(16);
-    pub const IBV_ODP_SUPPORT_SRQ_RECV: ibv_odp_transport_cap_bits = ibv_odp_transport_cap_bits(32);
-}
-#[repr(transparent)]
-#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
-pub struct ibv_odp_transport_cap_bits(pub ::std::os::raw::c_uint);
-impl ibv_odp_general_caps {
-    pub const IBV_ODP_SUPPORT: ibv_odp_general_caps = ibv_odp_general_caps(1);
-    pub const IBV_ODP_SUPPORT_IMPLICIT: ibv_odp_general_caps = ibv_odp_general_caps(2);
-}
-#[repr(transparent)]
-#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
-pub struct ibv_odp_general_caps(pub ::std::os::raw::c_uint);
 impl ibv_mtu {
     pub const IBV_MTU_256: ibv_mtu = ibv_mtu(1);
     pub const IBV_MTU_512: ibv_mtu = ibv_mtu(2);
@@ -376,74 +328,6 @@ const _: () = {
         [::std::mem::offset_of!(ibv_port_attr, flags) - 47usize];
     ["Offset of field: ibv_port_attr::port_cap_flags2"]
         [::std::mem::offset_of!(ibv_port_attr, port_cap_flags2) - 48usize];
-};
-impl ibv_event_type {
-    pub const IBV_EVENT_CQ_ERR: ibv_event_type = ibv_event_type(0);
-    pub const IBV_EVENT_QP_FATAL: ibv_event_type = ibv_event_type(1);
-    pub const IBV_EVENT_QP_REQ_ERR: ibv_event_type = ibv_event_type(2);
-    pub const IBV_EVENT_QP_ACCESS_ERR: ibv_event_type = ibv_event_type(3);
-    pub const IBV_EVENT_COMM_EST: ibv_event_type = ibv_event_type(4);
-    pub const IBV_EVENT_SQ_DRAINED: ibv_event_type = ibv_event_type(5);
-    pub const IBV_EVENT_PATH_MIG: ibv_event_type = ibv_event_type(6);
-    pub const IBV_EVENT_PATH_MIG_ERR: ibv_event_type = ibv_event_type(7);
-    pub const IBV_EVENT_DEVICE_FATAL: ibv_event_type = ibv_event_type(8);
-    pub const IBV_EVENT_PORT_ACTIVE: ibv_event_type = ibv_event_type(9);
-    pub const IBV_EVENT_PORT_ERR: ibv_event_type = ibv_event_type(10);
-    pub const IBV_EVENT_LID_CHANGE: ibv_event_type = ibv_event_type(11);
-    pub const IBV_EVENT_PKEY_CHANGE: ibv_event_type = ibv_event_type(12);
-    pub const IBV_EVENT_SM_CHANGE: ibv_event_type = ibv_event_type(13);
-    pub const IBV_EVENT_SRQ_ERR: ibv_event_type = ibv_event_type(14);
-    pub const IBV_EVENT_SRQ_LIMIT_REACHED: ibv_event_type = ibv_event_type(15);
-    pub const IBV_EVENT_QP_LAST_WQE_REACHED: ibv_event_type = ibv_event_type(16);
-    pub const IBV_EVENT_CLIENT_REREGISTER: ibv_event_type = ibv_event_type(17);
-    pub const IBV_EVENT_GID_CHANGE: ibv_event_type = ibv_event_type(18);
-    pub const IBV_EVENT_WQ_FATAL: ibv_event_type = ibv_event_type(19);
-}
-#[repr(transparent)]
-#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
-pub struct ibv_event_type(pub ::std::os::raw::c_uint);
-#[repr(C)]
-#[derive(Copy, Clone)]
-pub struct ibv_async_event {
-    pub element: ibv_async_event__bindgen_ty_1,
-    pub event_type: ibv_event_type,
-}
-#[repr(C)]
-#[derive(Copy, Clone)]
-pub union ibv_async_event__bindgen_ty_1 {
-    pub cq: *mut ibv_cq,
-    pub qp: *mut ibv_qp,
-    pub srq: *mut ibv_srq,
-    pub wq: *mut ibv_wq,
-    pub port_num: ::std::os::raw::c_int,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-#[cfg(target_arch = "x86_64")]
-const _: () = {
-    ["Size of ibv_async_event__bindgen_ty_1"]
-        [::std::mem::size_of::<ibv_async_event__bindgen_ty_1>() - 8usize];
-    ["Alignment of ibv_async_event__bindgen_ty_1"]
-        [::std::mem::align_of::<ibv_async_event__bindgen_ty_1>() - 8usize];
-    ["Offset of field: ibv_async_event__bindgen_ty_1::cq"]
-        [::std::mem::offset_of!(ibv_async_event__bindgen_ty_1, cq) - 0usize];
-    ["Offset of field: ibv_async_event__bindgen_ty_1::qp"]
-        [::std::mem::offset_of!(ibv_async_event__bindgen_ty_1, qp) - 0usize];
-    ["Offset of field: ibv_async_event__bindgen_ty_1::srq"]
-        [::std::mem::offset_of!(ibv_async_event__bindgen_ty_1, srq) - 0usize];
-    ["Offset of field: ibv_async_event__bindgen_ty_1::wq"]
-        [::std::mem::offset_of!(ibv_async_event__bindgen_ty_1, wq) - 0usize];
-    ["Offset of field: ibv_async_event__bindgen_ty_1::port_num"]
-        [::std::mem::offset_of!(ibv_async_event__bindgen_ty_1, port_num) - 0usize];
-};
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-#[cfg(target_arch = "x86_64")]
-const _: () = {
-    ["Size of ibv_async_event"][::std::mem::size_of::<ibv_async_event>() - 16usize];
-    ["Alignment of ibv_async_event"][::std::mem::align_of::<ibv_async_event>() - 8usize];
-    ["Offset of field: ibv_async_event::element"]
-        [::std::mem::offset_of!(ibv_async_event, element) - 0usize];
-    ["Offset of field: ibv_async_event::event_type"]
-        [::std::mem::offset_of!(ibv_async_event, event_type) - 8usize];
 };
 impl ibv_wc_status {
     pub const IBV_WC_SUCCESS: ibv_wc_status = ibv_wc_status(0);
@@ -716,63 +600,6 @@ const _: () = {
     ["Offset of field: ibv_ah_attr::port_num"]
         [::std::mem::offset_of!(ibv_ah_attr, port_num) - 30usize];
 };
-impl ibv_srq_attr_mask {
-    pub const IBV_SRQ_MAX_WR: ibv_srq_attr_mask = ibv_srq_attr_mask(1);
-    pub const IBV_SRQ_LIMIT: ibv_srq_attr_mask = ibv_srq_attr_mask(2);
-}
-#[repr(transparent)]
-#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
-pub struct ibv_srq_attr_mask(pub ::std::os::raw::c_uint);
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_srq_attr {
-    pub max_wr: u32,
-    pub max_sge: u32,
-    pub srq_limit: u32,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-#[cfg(target_arch = "x86_64")]
-const _: () = {
-    ["Size of ibv_srq_attr"][::std::mem::size_of::<ibv_srq_attr>() - 12usize];
-    ["Alignment of ibv_srq_attr"][::std::mem::align_of::<ibv_srq_attr>() - 4usize];
-    ["Offset of field: ibv_srq_attr::max_wr"]
-        [::std::mem::offset_of!(ibv_srq_attr, max_wr) - 0usize];
-    ["Offset of field: ibv_srq_attr::max_sge"]
-        [::std::mem::offset_of!(ibv_srq_attr, max_sge) - 4usize];
-    ["Offset of field: ibv_srq_attr::srq_limit"]
-        [::std::mem::offset_of!(ibv_srq_attr, srq_limit) - 8usize];
-};
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_srq_init_attr {
-    pub srq_context: *mut ::std::os::raw::c_void,
-    pub attr: ibv_srq_attr,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-#[cfg(target_arch = "x86_64")]
-const _: () = {
-    ["Size of ibv_srq_init_attr"][::std::mem::size_of::<ibv_srq_init_attr>() - 24usize];
-    ["Alignment of ibv_srq_init_attr"][::std::mem::align_of::<ibv_srq_init_attr>() - 8usize];
-    ["Offset of field: ibv_srq_init_attr::srq_context"]
-        [::std::mem::offset_of!(ibv_srq_init_attr, srq_context) - 0usize];
-    ["Offset of field: ibv_srq_init_attr::attr"]
-        [::std::mem::offset_of!(ibv_srq_init_attr, attr) - 8usize];
-};
-impl ibv_wq_type {
-    pub const IBV_WQT_RQ: ibv_wq_type = ibv_wq_type(0);
-}
-#[repr(transparent)]
-#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
-pub struct ibv_wq_type(pub ::std::os::raw::c_uint);
-impl ibv_wq_state {
-    pub const IBV_WQS_RESET: ibv_wq_state = ibv_wq_state(0);
-    pub const IBV_WQS_RDY: ibv_wq_state = ibv_wq_state(1);
-    pub const IBV_WQS_ERR: ibv_wq_state = ibv_wq_state(2);
-    pub const IBV_WQS_UNKNOWN: ibv_wq_state = ibv_wq_state(3);
-}
-#[repr(transparent)]
-#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
-pub struct ibv_wq_state(pub ::std::os::raw::c_uint);
 impl ibv_qp_type {
     pub const IBV_QPT_RC: ibv_qp_type = ibv_qp_type(2);
     pub const IBV_QPT_UC: ibv_qp_type = ibv_qp_type(3);
@@ -1305,48 +1132,6 @@ const _: () = {
         [::std::mem::offset_of!(ibv_srq, events_completed) - 120usize];
 };
 #[repr(C)]
-pub struct ibv_wq {
-    pub context: *mut ibv_context,
-    pub wq_context: *mut ::std::os::raw::c_void,
-    pub pd: *mut ibv_pd,
-    pub cq: *mut ibv_cq,
-    pub wq_num: u32,
-    pub handle: u32,
-    pub state: ibv_wq_state,
-    pub wq_type: ibv_wq_type,
-    pub post_recv: ::std::option::Option<
-        unsafe extern "C" fn(
-            current: *mut ibv_wq,
-            recv_wr: *mut ibv_recv_wr,
-            bad_recv_wr: *mut *mut ibv_recv_wr,
-        ) -> ::std::os::raw::c_int,
-    >,
-    pub mutex: pthread_mutex_t,
-    pub cond: pthread_cond_t,
-    pub events_completed: u32,
-    pub comp_mask: u32,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-#[cfg(target_arch = "x86_64")]
-const _: () = {
-    ["Size of ibv_wq"][::std::mem::size_of::<ibv_wq>() - 152usize];
-    ["Alignment of ibv_wq"][::std::mem::align_of::<ibv_wq>() - 8usize];
-    ["Offset of field: ibv_wq::context"][::std::mem::offset_of!(ibv_wq, context) - 0usize];
-    ["Offset of field: ibv_wq::wq_context"][::std::mem::offset_of!(ibv_wq, wq_context) - 8usize];
-    ["Offset of field: ibv_wq::pd"][::std::mem::offset_of!(ibv_wq, pd) - 16usize];
-    ["Offset of field: ibv_wq::cq"][::std::mem::offset_of!(ibv_wq, cq) - 24usize];
-    ["Offset of field: ibv_wq::wq_num"][::std::mem::offset_of!(ibv_wq, wq_num) - 32usize];
-    ["Offset of field: ibv_wq::handle"][::std::mem::offset_of!(ibv_wq, handle) - 36usize];
-    ["Offset of field: ibv_wq::state"][::std::mem::offset_of!(ibv_wq, state) - 40usize];
-    ["Offset of field: ibv_wq::wq_type"][::std::mem::offset_of!(ibv_wq, wq_type) - 44usize];
-    ["Offset of field: ibv_wq::post_recv"][::std::mem::offset_of!(ibv_wq, post_recv) - 48usize];
-    ["Offset of field: ibv_wq::mutex"][::std::mem::offset_of!(ibv_wq, mutex) - 56usize];
-    ["Offset of field: ibv_wq::cond"][::std::mem::offset_of!(ibv_wq, cond) - 96usize];
-    ["Offset of field: ibv_wq::events_completed"]
-        [::std::mem::offset_of!(ibv_wq, events_completed) - 144usize];
-    ["Offset of field: ibv_wq::comp_mask"][::std::mem::offset_of!(ibv_wq, comp_mask) - 148usize];
-};
-#[repr(C)]
 pub struct ibv_qp {
     pub context: *mut ibv_context,
     pub qp_context: *mut ::std::os::raw::c_void,
@@ -1780,11 +1565,6 @@ pub struct Verbs {
         unsafe extern "C" fn(device: *mut ibv_device) -> *const ::std::os::raw::c_char,
     pub ibv_open_device: unsafe extern "C" fn(device: *mut ibv_device) -> *mut ibv_context,
     pub ibv_close_device: unsafe extern "C" fn(context: *mut ibv_context) -> ::std::os::raw::c_int,
-    pub ibv_get_async_event: unsafe extern "C" fn(
-        context: *mut ibv_context,
-        event: *mut ibv_async_event,
-    ) -> ::std::os::raw::c_int,
-    pub ibv_ack_async_event: unsafe extern "C" fn(event: *mut ibv_async_event),
     pub ibv_query_device: unsafe extern "C" fn(
         context: *mut ibv_context,
         device_attr: *mut ibv_device_attr,
@@ -1835,16 +1615,6 @@ pub struct Verbs {
         cq_context: *mut *mut ::std::os::raw::c_void,
     ) -> ::std::os::raw::c_int,
     pub ibv_ack_cq_events: unsafe extern "C" fn(cq: *mut ibv_cq, nevents: ::std::os::raw::c_uint),
-    pub ibv_create_srq: unsafe extern "C" fn(
-        pd: *mut ibv_pd,
-        srq_init_attr: *mut ibv_srq_init_attr,
-    ) -> *mut ibv_srq,
-    pub ibv_modify_srq: unsafe extern "C" fn(
-        srq: *mut ibv_srq,
-        srq_attr: *mut ibv_srq_attr,
-        srq_attr_mask: ::std::os::raw::c_int,
-    ) -> ::std::os::raw::c_int,
-    pub ibv_destroy_srq: unsafe extern "C" fn(srq: *mut ibv_srq) -> ::std::os::raw::c_int,
     pub ibv_create_qp:
         unsafe extern "C" fn(pd: *mut ibv_pd, qp_init_attr: *mut ibv_qp_init_attr) -> *mut ibv_qp,
     pub ibv_modify_qp: unsafe extern "C" fn(
@@ -1884,10 +1654,6 @@ impl Verbs {
             unsafe { __library.get(b"ibv_get_device_name\0") }.map(|sym| *sym)?;
         let ibv_open_device = unsafe { __library.get(b"ibv_open_device\0") }.map(|sym| *sym)?;
         let ibv_close_device = unsafe { __library.get(b"ibv_close_device\0") }.map(|sym| *sym)?;
-        let ibv_get_async_event =
-            unsafe { __library.get(b"ibv_get_async_event\0") }.map(|sym| *sym)?;
-        let ibv_ack_async_event =
-            unsafe { __library.get(b"ibv_ack_async_event\0") }.map(|sym| *sym)?;
         let ibv_query_device = unsafe { __library.get(b"ibv_query_device\0") }.map(|sym| *sym)?;
         let ibv_query_port = unsafe { __library.get(b"ibv_query_port\0") }.map(|sym| *sym)?;
         let ibv_query_gid = unsafe { __library.get(b"ibv_query_gid\0") }.map(|sym| *sym)?;
@@ -1904,9 +1670,6 @@ impl Verbs {
         let ibv_destroy_cq = unsafe { __library.get(b"ibv_destroy_cq\0") }.map(|sym| *sym)?;
         let ibv_get_cq_event = unsafe { __library.get(b"ibv_get_cq_event\0") }.map(|sym| *sym)?;
         let ibv_ack_cq_events = unsafe { __library.get(b"ibv_ack_cq_events\0") }.map(|sym| *sym)?;
-        let ibv_create_srq = unsafe { __library.get(b"ibv_create_srq\0") }.map(|sym| *sym)?;
-        let ibv_modify_srq = unsafe { __library.get(b"ibv_modify_srq\0") }.map(|sym| *sym)?;
-        let ibv_destroy_srq = unsafe { __library.get(b"ibv_destroy_srq\0") }.map(|sym| *sym)?;
         let ibv_create_qp = unsafe { __library.get(b"ibv_create_qp\0") }.map(|sym| *sym)?;
         let ibv_modify_qp = unsafe { __library.get(b"ibv_modify_qp\0") }.map(|sym| *sym)?;
         let ibv_query_qp = unsafe { __library.get(b"ibv_query_qp\0") }.map(|sym| *sym)?;
@@ -1920,8 +1683,6 @@ impl Verbs {
             ibv_get_device_name,
             ibv_open_device,
             ibv_close_device,
-            ibv_get_async_event,
-            ibv_ack_async_event,
             ibv_query_device,
             ibv_query_port,
             ibv_query_gid,
@@ -1936,9 +1697,6 @@ impl Verbs {
             ibv_destroy_cq,
             ibv_get_cq_event,
             ibv_ack_cq_events,
-            ibv_create_srq,
-            ibv_modify_srq,
-            ibv_destroy_srq,
             ibv_create_qp,
             ibv_modify_qp,
             ibv_query_qp,
@@ -1967,16 +1725,6 @@ impl Verbs {
     }
     pub unsafe fn ibv_close_device(&self, context: *mut ibv_context) -> ::std::os::raw::c_int {
         unsafe { (self.ibv_close_device)(context) }
-    }
-    pub unsafe fn ibv_get_async_event(
-        &self,
-        context: *mut ibv_context,
-        event: *mut ibv_async_event,
-    ) -> ::std::os::raw::c_int {
-        unsafe { (self.ibv_get_async_event)(context, event) }
-    }
-    pub unsafe fn ibv_ack_async_event(&self, event: *mut ibv_async_event) {
-        unsafe { (self.ibv_ack_async_event)(event) }
     }
     pub unsafe fn ibv_query_device(
         &self,
@@ -2066,24 +1814,6 @@ impl Verbs {
     }
     pub unsafe fn ibv_ack_cq_events(&self, cq: *mut ibv_cq, nevents: ::std::os::raw::c_uint) {
         unsafe { (self.ibv_ack_cq_events)(cq, nevents) }
-    }
-    pub unsafe fn ibv_create_srq(
-        &self,
-        pd: *mut ibv_pd,
-        srq_init_attr: *mut ibv_srq_init_attr,
-    ) -> *mut ibv_srq {
-        unsafe { (self.ibv_create_srq)(pd, srq_init_attr) }
-    }
-    pub unsafe fn ibv_modify_srq(
-        &self,
-        srq: *mut ibv_srq,
-        srq_attr: *mut ibv_srq_attr,
-        srq_attr_mask: ::std::os::raw::c_int,
-    ) -> ::std::os::raw::c_int {
-        unsafe { (self.ibv_modify_srq)(srq, srq_attr, srq_attr_mask) }
-    }
-    pub unsafe fn ibv_destroy_srq(&self, srq: *mut ibv_srq) -> ::std::os::raw::c_int {
-        unsafe { (self.ibv_destroy_srq)(srq) }
     }
     pub unsafe fn ibv_create_qp(
         &self,
