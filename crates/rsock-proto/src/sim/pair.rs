@@ -210,7 +210,7 @@ impl Pair {
         // COMPAT: C takes an entry by its length alone, however much of that is there.
         if let Some(write) = next.filter(|_| end.is_rsock()) {
             let len = write.bytes.len();
-            let part = if n % 2 == 0 { 0..n % len } else { len.min(8)..len };
+            let part = if n.is_multiple_of(2) { 0..n % len } else { len.min(8)..len };
             let addr = write.addr.wrapping_add(part.start as u64);
             end.land(&Write { addr, key: write.key, bytes: write.bytes[part].to_vec() });
         }
