@@ -264,8 +264,8 @@ impl Watch {
     }
 
     /// Whether a call that restarts after `SA_RESTART` handlers must end with `EINTR` nevertheless,
-    /// because a handler without `SA_RESTART` has run since, or the thread is being cancelled. Where
-    /// signals are not interposed, any interruption ends the call.
+    /// because a handler without `SA_RESTART` has run since, or because the thread is being
+    /// cancelled. Where signals are not interposed, any interruption ends the call.
     #[must_use]
     pub fn must_end(self) -> bool {
         let is_interrupted = handlers_run().interrupting != self.at.interrupting;
