@@ -2,6 +2,7 @@
 #include "common.h"
 #include <sched.h>
 #include <setjmp.h>
+#include <stdatomic.h>
 
 static volatile sig_atomic_t count;
 static int stream = -1;
@@ -399,11 +400,25 @@ static void *cancel_disabled(void *fd)
 	return NULL;
 }
 
+static atomic_int entered;
+
+static void *enter_recv(void *fd)
+{
+	char c;
+	entered = 1;
+	recv(*(int *)fd, &c, 1, 0);
+	return NULL;
+}
+
+/* Whether the thread has been cancelled by now. */
+static atomic_int cancelled;
+
 static void *cancel_before(void *fd)
 {
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
 	struct pollfd never = {.fd = -1};
-	poll(&never, 1, 100);
+	while (!cancelled)
+		poll(&never, 1, 10);
 	pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
 	pthread_cleanup_push(cleaned, "before");
 	ssize_t n = write(*(int *)fd, "!", 1);
@@ -417,9 +432,11 @@ static void cancel_one(void *(*run)(void *), int fd, int answer)
 	pthread_t thread;
 	void *result;
 	struct pollfd never = {.fd = -1};
+	cancelled = 0;
 	CHECK(pthread_create(&thread, NULL, run, &fd) == 0);
 	poll(&never, 1, 50);
 	CHECK(pthread_cancel(thread) == 0);
+	cancelled = 1;
 	if (answer) {
 		poll(&never, 1, 20);
 		tell(fd);
@@ -445,6 +462,28 @@ static void cancel_client(int fd)
 	CHECK(shutdown(fd, SHUT_WR) == 0);
 	show_end(fd);
 	SHOW(close(fd));
+}
+
+/* A cancellation that comes while the thread is about to wait is not missed. */
+static void cancel_early_client(int fd)
+{
+	for (int i = 0; i < 200; i++) {
+		pthread_t thread;
+		void *result;
+		entered = 0;
+		CHECK(pthread_create(&thread, NULL, enter_recv, &fd) == 0);
+		while (!entered)
+			sched_yield();
+		for (volatile int spin = i % 200 * 10; spin > 0; spin--)
+			;
+		CHECK(pthread_cancel(thread) == 0);
+		CHECK(pthread_join(thread, &result) == 0);
+		CHECK(result == PTHREAD_CANCELED);
+	}
+	tell(fd);
+	hear(fd);
+	CHECK(shutdown(fd, SHUT_WR) == 0);
+	show_end(fd);
 }
 
 /* What the program asked for is what it is told, and what happens. */
@@ -579,6 +618,7 @@ static const struct part PARTS[] = {
 	{"fault", fault_client, patient_server},
 	{"fork", fork_client, patient_server},
 	{"cancel", cancel_client, patient_server},
+	{"cancel_early", cancel_early_client, patient_server},
 };
 
 int main(int argc, char **argv)

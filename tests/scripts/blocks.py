@@ -3,7 +3,8 @@
 serve ADDRESS PORT [fork]   receives from one client, in a forked child if so told, and checks each byte; with "late"
                             it reads nothing before its standard input ends
 send ADDRESS PORT           sends until its standard input ends
-echo ADDRESS PORT           the same, and receives each block back (from "serve ADDRESS PORT back")
+trickle ADDRESS PORT        the same, so slowly that the receiver keeps up on a busy host too
+echo ADDRESS PORT           as send, and receives each block back (from "serve ADDRESS PORT back")
 
 With KEEPALIVE in the environment an end that only waits notices a peer that is gone; with NONBLOCKING a client's
 socket never blocks, from the connect on; with PIECE no call sends or receives more bytes than that.
@@ -17,6 +18,7 @@ import select
 import socket
 import struct
 import sys
+import time
 
 LEN = 32768
 PIECE = int(os.environ.get("PIECE", LEN))
@@ -99,12 +101,14 @@ def connect(address, port):
     return stream
 
 
-def send(stream):
+def send(stream, piece=PIECE, pause=0):
     number = 0
     while not select.select([0], [], [], 0)[0]:
         data = block(number)
-        for start in range(0, LEN, PIECE):
-            stream.sendall(data[start : start + PIECE])
+        for start in range(0, LEN, piece):
+            stream.sendall(data[start : start + piece])
+            if pause:
+                time.sleep(pause)
         number += 1
     stream.shutdown(socket.SHUT_WR)
     # The peer closes when it has read everything.
@@ -139,6 +143,8 @@ def main():
     stream = connect(address, port)
     if what == "send":
         print(outcome(lambda: send(stream)), flush=True)
+    elif what == "trickle":
+        print(outcome(lambda: send(stream, 512, 0.01)), flush=True)
     else:
         print(outcome(lambda: echo(stream)), flush=True)
     stream.close()

@@ -46,6 +46,19 @@ parts! {
         pass_unread pass_epoll pass_idle epoll epoll_full poll_most select_most nonblocking many;
 }
 
+/// On the ring, where the library waits itself. Where the kernel alone serves a stream, some
+/// instructions before the system call a cancellation is missed: see `docs/limits.md`.
+#[test]
+fn a_cancellation_just_before_a_wait_is_not_missed() {
+    let program = compiled("signals");
+    let run = |with_library: bool| {
+        let server = command(&program, with_library, &["server", "cancel_early", "1"]);
+        let client = command(&program, with_library, &["client", "cancel_early", "1"]);
+        watched(format!("cancel_early, {with_library}"), move || pair(server, client))
+    };
+    assert_eq!(run(true), run(false));
+}
+
 /// Runs `part` of the C program `program` without the library, and then in every mixed pair.
 ///
 /// # Panics

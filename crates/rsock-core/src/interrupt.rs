@@ -24,6 +24,7 @@ thread_local! {
             handlers: Cell::new(0),
             interrupting: Cell::new(0),
             handler_at: Cell::new(0),
+            is_cancelled: Cell::new(false),
         }
     };
 }
@@ -37,6 +38,8 @@ struct State {
     interrupting: Cell<u32>,
     /// Stack address where the program's outermost handler began; 0 outside of handlers.
     handler_at: Cell<usize>,
+    /// Whether this thread is being cancelled.
+    is_cancelled: Cell<bool>,
 }
 
 static ON_LEAVE: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
@@ -158,6 +161,23 @@ pub fn note_handler(restart: bool) {
     });
 }
 
+/// Notes that this thread is being cancelled: calls that wait end with `EINTR`, also one that has
+/// not begun to watch for handlers yet, until [`take_cancellation`].
+pub fn note_cancellation() {
+    STATE.with(|s| s.is_cancelled.set(true));
+}
+
+/// Whether this thread is being cancelled; from now on it is not.
+#[inline]
+#[must_use]
+pub fn take_cancellation() -> bool {
+    STATE.with(|s| s.is_cancelled.replace(false))
+}
+
+fn is_cancelled() -> bool {
+    STATE.with(|s| s.is_cancelled.get())
+}
+
 /// Numbers of handlers that ran on a thread. Both wrap; callers compare two readings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandlerCounts {
@@ -240,15 +260,16 @@ impl Watch {
     /// Whether a handler has run since this was begun.
     #[must_use]
     pub fn has_fired(self) -> bool {
-        handlers_run().all != self.at.all
+        handlers_run().all != self.at.all || is_cancelled()
     }
 
     /// Whether a call that restarts after `SA_RESTART` handlers must end with `EINTR` nevertheless,
-    /// because a handler without `SA_RESTART` has run since. Where signals are not interposed, any
-    /// interruption ends the call.
+    /// because a handler without `SA_RESTART` has run since, or because the thread is being
+    /// cancelled. Where signals are not interposed, any interruption ends the call.
     #[must_use]
     pub fn must_end(self) -> bool {
-        !is_interposed() || handlers_run().interrupting != self.at.interrupting
+        let is_interrupted = handlers_run().interrupting != self.at.interrupting;
+        !is_interposed() || is_interrupted || is_cancelled()
     }
 }
 
@@ -299,5 +320,15 @@ mod tests {
         drop(outer);
         drop(Section::enter());
         assert_eq!((CALLS.load(Ordering::Relaxed), is_inside()), (1, false));
+    }
+
+    #[test]
+    fn a_cancellation_ends_a_call_that_begins_after_it() {
+        note_cancellation();
+        let mut watch = Watch::begin();
+        watch.restart();
+        assert!(watch.has_fired() && watch.must_end());
+        assert!(take_cancellation());
+        assert!(!watch.has_fired() && !take_cancellation());
     }
 }

@@ -39,10 +39,14 @@ pub(crate) unsafe fn cancel_thread(thread: pthread_t) -> c_int {
     result
 }
 
-/// A cancellation point, as the libc function that the caller stands for is one.
+/// A cancellation point, as the libc function that the caller stands for is one, for a frame whose
+/// stack is at `here`.
 #[inline]
-pub(crate) fn test() {
+fn test(here: usize) {
     if USED.load(Ordering::Relaxed) && !guard::is_in_core() {
+        // In this order: a cancellation that comes after this ends the call that follows, and one
+        // that came before is acted on here.
+        guard::forget_cancellation(here);
         // SAFETY: no precondition; unwinds, which everything above allows.
         unsafe { pthread_testcancel() };
     }
@@ -57,7 +61,7 @@ pub(crate) fn without_cancel<R: HookResult>(mut call: impl FnMut() -> R) -> R {
     let here = 0u8;
     let here = (&raw const here).addr();
     loop {
-        test();
+        test(here);
         let is_outermost = guard::hold_cancellation(here);
         let result = outlined(&mut call);
         if !is_outermost {

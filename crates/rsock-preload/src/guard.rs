@@ -10,6 +10,7 @@
 use crate::cancel_state::SavedCancelState;
 use crate::errno;
 use libc::c_int;
+use rsock_core::interrupt;
 use std::cell::Cell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,7 +23,6 @@ thread_local! {
                 depth: Cell::new(0),
                 held_at: Cell::new(0),
                 cancel_state: Cell::new(SavedCancelState::NONE),
-                is_cancelled: Cell::new(false),
             }
         };
 }
@@ -33,8 +33,6 @@ struct State {
     held_at: Cell<usize>,
     /// The cancellation state to restore when it ends.
     cancel_state: Cell<SavedCancelState>,
-    /// Whether a cancellation has come meanwhile.
-    is_cancelled: Cell<bool>,
 }
 
 /// Whether this thread is inside a call of a hook to the core.
@@ -52,13 +50,14 @@ pub(crate) fn hold_cancellation(here: usize) -> bool {
         if held_at >= here {
             return false;
         }
+        // First: libc drops a cancellation that comes while it is disabled and not held.
+        s.held_at.set(here);
         // An older mark on a lower address is of a frame that a longjmp has left; the state that
         // the program had set before that frame is still known.
         let cancel_state = SavedCancelState::disable();
         if held_at == 0 {
             s.cancel_state.set(cancel_state);
         }
-        s.held_at.set(here);
         true
     })
 }
@@ -69,23 +68,27 @@ pub(crate) fn hold_cancellation(here: usize) -> bool {
 pub(crate) fn end_hold() -> (SavedCancelState, bool) {
     STATE.with(|s| {
         s.held_at.set(0);
-        (s.cancel_state.get(), s.is_cancelled.replace(false))
+        (s.cancel_state.get(), interrupt::take_cancellation())
     })
 }
 
-/// Whether a cancellation that has interrupted this thread, with its stack at `stack`, must wait.
-/// If so, [`end_hold`] says so.
+/// Forgets a cancellation that has come, for a frame whose stack is at `here` and that is about to
+/// be a cancellation point. Does nothing inside of [`hold_cancellation`].
+pub(crate) fn forget_cancellation(here: usize) {
+    if STATE.with(|s| s.held_at.get()) < here {
+        let _ = interrupt::take_cancellation();
+    }
+}
+
+/// Whether a cancellation that has interrupted this thread, with its stack at `stack`, must wait
+/// for [`end_hold`].
 pub(crate) fn defers_cancellation(stack: usize) -> bool {
     STATE.with(|s| {
         let held_at = s.held_at.get();
         // A stack far away is another one: that of a handler, above a call that holds
         // cancellation.
         const FAR: usize = 64 << 20;
-        let is_held = held_at != 0 && (stack <= held_at || stack - held_at > FAR);
-        if is_held {
-            s.is_cancelled.set(true);
-        }
-        is_held
+        held_at != 0 && (stack <= held_at || stack - held_at > FAR)
     })
 }
 

@@ -43,5 +43,5 @@ pub use iomap::{
 pub use keepalive::{Keepalive, KeepaliveStep};
 pub use recv::{Grant, RecvConfig, RecvHalf, RingConfig, Span};
 pub use send::{DataWrite, MAX_SLOTS, SendBlocked, SendConfig, SendHalf, TransferSize};
-pub use sgl::{RemoteSge, TABLE_ENTRY, iomap_table_offset, slot_offset};
+pub use sgl::{EMPTY_SLOT, RemoteSge, TABLE_ENTRY, iomap_table_offset, slot_offset};
 pub use state::{IllegalEvent, Lifecycle, LifecycleEvent};

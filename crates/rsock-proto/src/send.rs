@@ -168,8 +168,9 @@ impl SendHalf {
 
     /// Index of the entry of the local table where the next announced buffer will appear.
     ///
-    /// Read it once after each credit message. When the entry's length is not zero, copy it out,
-    /// overwrite it with zeros and give the copy to [`handle_slot`](Self::handle_slot).
+    /// Read it after each credit message, and after each entry found. When
+    /// [an entry](RemoteSge::from_slot) is there, overwrite it with
+    /// [`EMPTY_SLOT`](super::EMPTY_SLOT) and give the entry to [`handle_slot`](Self::handle_slot).
     #[inline]
     #[must_use]
     #[doc(alias = "target_sge")]

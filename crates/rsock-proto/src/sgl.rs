@@ -13,6 +13,12 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// Size of a table entry, in bytes.
 pub const TABLE_ENTRY: usize = 16;
 
+/// What a slot of the local table holds while no entry is in it.
+///
+/// The first word of an entry, its address, and the last byte of its length never look like this:
+/// so a slot shows whether all of an entry is there.
+pub const EMPTY_SLOT: [u8; TABLE_ENTRY] = [0xFF; TABLE_ENTRY];
+
 /// Offset of entry `slot` in a table, in bytes.
 #[inline]
 #[must_use]
@@ -57,11 +63,28 @@ impl RemoteSge {
         Self { addr: RemoteAddr(entry.addr), key: RKey(entry.key), len: entry.len }
     }
 
+    /// The entry in a slot of the local table that held [`EMPTY_SLOT`]; `None` while all of it is
+    /// not there, and for an entry of length zero.
+    ///
+    /// A device may be writing the entry of a message that has not arrived yet, and writes it in
+    /// pieces: its bytes upwards, or words of eight bytes in any order. So read the upper eight
+    /// bytes first.
+    #[must_use]
+    pub fn from_slot(bytes: &[u8; TABLE_ENTRY]) -> Option<Self> {
+        let sge = Self::from_table_bytes(bytes);
+        let is_whole = sge.addr.0 != u64::MAX && sge.len <= MAX_BUF_LEN;
+        (is_whole && sge.len != 0).then_some(sge)
+    }
+
     /// Whether it ends inside the address space.
     pub(super) const fn is_in_address_space(&self) -> bool {
         self.addr.0.checked_add(self.len as u64).is_some()
     }
 }
+
+/// Longest buffer that an entry announces: the last byte of its length, in memory order on
+/// little-endian hosts, differs from [`EMPTY_SLOT`].
+const MAX_BUF_LEN: u32 = 0xFEFF_FFFF;
 
 // WIRE: key before length; native order of the table's owner.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
@@ -96,6 +119,32 @@ mod tests {
         assert_eq!(SGE.to_table_bytes(false), native);
         assert_eq!(SGE.to_table_bytes(true), foreign);
         assert_eq!(RemoteSge::from_table_bytes(&native), SGE);
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn an_entry_that_is_not_all_there_is_none() {
+        for len in [1, 0xFF, 0x0801, 0x0001_2345, 0x00FF_FFFF, MAX_BUF_LEN] {
+            let sge = RemoteSge { len, ..SGE };
+            let bytes = sge.to_table_bytes(false);
+            let mut slot = EMPTY_SLOT;
+            for (i, byte) in bytes.into_iter().enumerate() {
+                assert_eq!(RemoteSge::from_slot(&slot), None, "{i} bytes of {sge:?}");
+                slot[i] = byte;
+            }
+            assert_eq!(RemoteSge::from_slot(&slot), Some(sge));
+            let mut slot = EMPTY_SLOT;
+            slot[8..].copy_from_slice(&bytes[8..]);
+            assert_eq!(RemoteSge::from_slot(&slot), None, "the second word alone of {sge:?}");
+        }
+    }
+
+    #[test]
+    fn an_entry_of_no_bytes_or_of_too_many_is_none() {
+        for len in [0, MAX_BUF_LEN + 1, u32::MAX] {
+            let bytes = RemoteSge { len, ..SGE }.to_table_bytes(false);
+            assert_eq!(RemoteSge::from_slot(&bytes), None, "{len:#x}");
+        }
     }
 
     proptest! {

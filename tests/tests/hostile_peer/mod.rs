@@ -289,7 +289,7 @@ pub(crate) fn announced_memory_that_is_not_there_ends_the_stream<F: Fixture>(f: 
     // The first two bytes of the rest of the answer have room.
     let huge = entry(|sge| RemoteSge {
         addr: sge.addr.wrapping_add(u64::from(sge.len) - 2),
-        len: u32::MAX,
+        len: 0xFEFF_FFFF,
         ..sge
     });
     attack(f, &victim, "an entry as long as can be", short_buffer, huge, &REFUSED);
@@ -321,6 +321,15 @@ pub(crate) fn a_peer_that_takes_nothing_holds_up_its_stream_alone<F: Fixture>(f:
     // yet.
     let room = |slot: u64| move |raw: &Raw<F::Manager>| raw.announce(slot, raw.memory());
     stall(f, &victim, "a first buffer of no bytes", buffer(0), |_| (), room(0));
+    // A device writes an entry in pieces, and another message may arrive meanwhile.
+    for part in [8..16, 0..13, 0..15] {
+        let what = format!("bytes {part:?} of an entry");
+        let begin = |raw: &mut Raw<F::Manager>| {
+            raw.write_entry(0, raw.memory(), part);
+            give(raw);
+        };
+        stall(f, &victim, &what, buffer(0), begin, room(0));
+    }
     let behind = |raw: &Raw<F::Manager>| {
         let memory = raw.memory();
         raw.announce(

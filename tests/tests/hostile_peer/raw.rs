@@ -11,6 +11,7 @@ use rsock_verbs::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::IoSlice;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -185,6 +186,14 @@ impl<M: Manager> Raw<M> {
         let op =
             SendOp::WriteImm { remote, rkey: table.key, imm: 0x8000_0000 | u32::from(CREDITS) };
         self.post(op, &sge.to_table_bytes(false));
+    }
+
+    /// These bytes of a buffer entry in the other end's table, and no word of it.
+    pub(super) fn write_entry(&self, slot: u64, sge: RemoteSge, part: Range<usize>) {
+        let table = self.theirs.target_sgl;
+        let remote = table.addr.wrapping_add(16 * slot + part.start as u64);
+        let bytes = sge.to_table_bytes(false);
+        self.post(SendOp::Write { remote, rkey: table.key }, &bytes[part]);
     }
 
     /// Memory of ours that may be announced.

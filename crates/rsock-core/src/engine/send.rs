@@ -5,10 +5,10 @@ use crate::engine::buffers::layout::{Layout, N_SLOTS};
 use crate::engine::shared::{FLAG_SEND_CLOSED, SendState};
 use crate::interrupt::Section;
 use crate::iov::Rest;
-use rsock_proto::{DataWrite, RemoteSge, SendBlocked, TABLE_ENTRY, TransferSize};
+use rsock_proto::{DataWrite, EMPTY_SLOT, RemoteSge, SendBlocked, TABLE_ENTRY, TransferSize};
 use rsock_verbs::{Backend, CompletionQueue, MemoryRegion, PostError, QueuePair};
 use std::io::IoSlice;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 /// Pieces of user memory gathered into one message.
 pub(super) const MAX_PIECES: usize = 4;
@@ -140,20 +140,27 @@ impl<B: Backend> QpStream<B> {
         // At most two buffers can be announced at once, so at most two slots are full.
         for _ in 0..N_SLOTS {
             let at = Layout::slot(send.half.next_slot());
-            let mut entry = [0; TABLE_ENTRY];
-            self.resources.region.copy_out(at, &mut entry);
-            let sge = RemoteSge::from_table_bytes(&entry);
-            if sge.len == 0 {
-                break;
-            }
+            let Some(sge) = self.read_slot(at) else { break };
             if send.half.handle_slot(sge).is_err() {
                 // The peer wrote a slot whose buffer is not used up yet.
                 self.ring.shared.mail.fail(libc::EPROTO);
                 break;
             }
-            self.resources.region.copy_in(at, &[0; TABLE_ENTRY]);
+            self.resources.region.copy_in(at, &EMPTY_SLOT);
         }
         true
+    }
+
+    /// The entry in the slot at `at`. The device may be writing one whose message has not arrived
+    /// yet: `None` until all of it is there.
+    fn read_slot(&self, at: usize) -> Option<RemoteSge> {
+        let mut entry = EMPTY_SLOT;
+        let (lower, upper) = entry.split_at_mut(TABLE_ENTRY / 2);
+        // The upper word first, as `from_slot` says.
+        self.resources.region.copy_out(at + lower.len(), upper);
+        fence(Ordering::Acquire);
+        self.resources.region.copy_out(at, lower);
+        RemoteSge::from_slot(&entry)
     }
 
     /// Looks for new credit, and runs the pump if no other thread does. True if there is some.

@@ -15,8 +15,8 @@ use crate::engine::wait::coalesce::WakeCoalescing;
 use crate::fork;
 use crate::page_reclaim::{self, Reclaimable, RingUsage};
 use rsock_proto::{
-    self, ConnData, ConnFlags, CtrlWindow, Lifecycle, PROTOCOL_VERSION, RecvConfig, RecvHalf,
-    RemoteSge, SendConfig, SendHalf,
+    self, ConnData, ConnFlags, CtrlWindow, EMPTY_SLOT, Lifecycle, PROTOCOL_VERSION, RecvConfig,
+    RecvHalf, RemoteSge, SendConfig, SendHalf,
 };
 use rsock_verbs::family::{self, FamilyBox, Lock};
 use rsock_verbs::{
@@ -73,6 +73,9 @@ impl<B: Backend> Preparing<B> {
             window: config.window,
             first_len: idle.buf_len,
         });
+        for i in 0..usize::from(N_SLOTS) {
+            region.copy_in(Layout::slot(i), &EMPTY_SLOT);
+        }
         let region = Arc::new(region);
         let resources = Resources { qp, cq, region, layout, wire, pd, path: path.clone() };
         for i in 0..depth {

@@ -23,13 +23,18 @@ pub(super) fn wrapper_address() -> usize {
 /// Called by the kernel to deliver a signal, with that signal's information and context.
 unsafe extern "C-unwind" fn wrapper(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let Some(record) = record_of(signal) else { return };
-    // SAFETY: the kernel's own context.
-    if signal == SIGCANCEL && guard::defers_cancellation(unsafe { context::stack(context) }) {
-        // libc's handler may unwind, which must not happen here: the call in progress ends first.
-        interrupt::note_handler(false);
+    if signal == SIGCANCEL {
+        // Whether or not a call is in progress: one may be beyond its cancellation point, and about
+        // to wait.
+        interrupt::note_cancellation();
         // SAFETY: the kernel's own context.
-        unsafe { context::interrupt_transfer(context) };
-        return;
+        if guard::defers_cancellation(unsafe { context::stack(context) }) {
+            // libc's handler may unwind, which must not happen here: the call in progress ends
+            // first.
+            // SAFETY: the kernel's own context.
+            unsafe { context::interrupt_transfer(context) };
+            return;
+        }
     }
     // SAFETY: the kernel passes valid information, since the action asks for it.
     let is_synchronous = is_synchronous(signal, unsafe { (*info).si_code });

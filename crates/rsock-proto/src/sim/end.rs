@@ -2,9 +2,9 @@
 
 use super::c_half::CHalf;
 use crate::{
-    ConnData, ConnFlags, Ctrl, CtrlWindow, Ext, IOMAP_ENTRY, Imm, IomapEntry, Lifecycle,
-    LifecycleEvent, MAX_SLOTS, Msg, PROTOCOL_VERSION, RecvConfig, RecvHalf, RemoteIomap, RemoteSge,
-    RingConfig, SendConfig, SendHalf, TABLE_ENTRY, lookup, slot_offset,
+    ConnData, ConnFlags, Ctrl, CtrlWindow, EMPTY_SLOT, Ext, IOMAP_ENTRY, Imm, IomapEntry,
+    Lifecycle, LifecycleEvent, MAX_SLOTS, Msg, PROTOCOL_VERSION, RecvConfig, RecvHalf, RemoteIomap,
+    RemoteSge, RingConfig, SendConfig, SendHalf, TABLE_ENTRY, lookup, slot_offset,
 };
 use rsock_verbs::{RKey, RemoteAddr};
 use std::collections::VecDeque;
@@ -150,13 +150,17 @@ impl End {
                 (Half::C(c), data, 2 * half_len as usize)
             }
         };
+        let mut table = vec![0; slot_offset(MAX_SLOTS) + IOMAP_ENTRY];
+        if matches!(half, Half::Rsock { .. }) {
+            table[..slot_offset(MAX_SLOTS)].as_chunks_mut().0.fill(EMPTY_SLOT);
+        }
         let end = Self {
             half,
             cfg,
             ring: vec![0; ring_len],
             other_ring: Vec::new(),
             is_replaced: false,
-            table: vec![0; slot_offset(MAX_SLOTS) + IOMAP_ENTRY],
+            table,
             iomap: IomapEntry::default(),
             lifecycle: Lifecycle::Open,
             ctrl: CtrlWindow::new(),
@@ -317,11 +321,10 @@ impl End {
             Msg::Credit { limit } => match &mut self.half {
                 Half::Rsock { send, .. } => {
                     send.handle_credit(limit);
-                    let at = slot_offset(send.next_slot());
-                    let entry: &mut [u8; TABLE_ENTRY] =
-                        (&mut self.table[at..at + TABLE_ENTRY]).try_into().expect("one entry");
-                    let sge = RemoteSge::from_table_bytes(&std::mem::take(entry));
-                    if sge.len != 0 {
+                    let table = self.table.as_chunks_mut::<TABLE_ENTRY>().0;
+                    // Entries of messages that have not completed are taken too.
+                    while let Some(sge) = RemoteSge::from_slot(&table[send.next_slot()]) {
+                        table[send.next_slot()] = EMPTY_SLOT;
                         send.handle_slot(sge).expect("an honest peer");
                     }
                 }

@@ -44,7 +44,8 @@ pub enum Op {
     Read(Side, usize),
     /// So many messages on their way to this end complete there.
     Deliver(Side, usize),
-    /// The payloads of so many messages reach this end's memory before their messages complete.
+    /// The payloads of so many messages reach this end's memory before their messages complete, and
+    /// a part of the next payload.
     Land(Side, usize),
     /// Waiting bytes are sent as far as possible.
     Send(Side),

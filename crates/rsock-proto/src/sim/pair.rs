@@ -1,6 +1,6 @@
 //! Two ends and the wire between them.
 
-use super::end::{End, EndConfig, Flight};
+use super::end::{End, EndConfig, Flight, Write};
 use super::{Op, Side};
 use crate::{Imm, LifecycleEvent, Msg};
 use std::collections::VecDeque;
@@ -67,7 +67,10 @@ impl Pair {
                     self.deliver(side);
                 }
             }
-            Op::Land(side, n) => self.land(side, n),
+            Op::Land(side, n) => {
+                self.land(side, n);
+                self.land_part(side, n);
+            }
             Op::Send(side) => {
                 self.send(side);
             }
@@ -196,6 +199,20 @@ impl Pair {
             if let Some(write) = flight.write.take() {
                 self.ends[to as usize].land(&write);
             }
+        }
+    }
+
+    /// The device is writing the next payload: all words but the first are there, or the first
+    /// bytes, `n` of them modulo the length.
+    fn land_part(&mut self, to: Side, n: usize) {
+        let end = &mut self.ends[to as usize];
+        let next = self.wires[to as usize].iter().find_map(|flight| flight.write.as_ref());
+        // COMPAT: C takes an entry by its length alone, however much of that is there.
+        if let Some(write) = next.filter(|_| end.is_rsock()) {
+            let len = write.bytes.len();
+            let part = if n.is_multiple_of(2) { 0..n % len } else { len.min(8)..len };
+            let addr = write.addr.wrapping_add(part.start as u64);
+            end.land(&Write { addr, key: write.key, bytes: write.bytes[part].to_vec() });
         }
     }
 
