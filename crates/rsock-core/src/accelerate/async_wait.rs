@@ -15,6 +15,7 @@ use crate::accelerate::peer_check::SOCKET_CHECK_INTERVAL;
 use crate::accelerate::state::FLAG_BROKEN;
 use crate::accelerate::{AcceleratedStream, PATIENCE};
 use crate::interrupt::Section;
+use rsock_proto::switch::DirectionSwitch;
 use std::io;
 use std::time::Duration;
 

@@ -9,7 +9,7 @@ use crate::accelerate::{AcceleratedStream, FallbackReason, PARK, offsets, verify
 use crate::interrupt::Section;
 use crate::metrics::{self, Direction};
 use crate::sys;
-use rsock_proto::switch::{Conditions, End, Receiver, Seen};
+use rsock_proto::switch::{Conditions, DirectionSwitch, End, Receiver, Seen};
 use rustix::fd::BorrowedFd;
 use rustix::net::Shutdown;
 use std::io;

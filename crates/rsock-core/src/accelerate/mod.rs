@@ -89,7 +89,7 @@ use discovery::schedule::FIRST_SEARCH_CALL;
 use epoll_proxy::ProxySlot;
 use four_tuple::FourTuple;
 use path::{Path, PathCell};
-use rsock_proto::switch::{Readable, Receiver};
+use rsock_proto::switch::{DirectionSwitch, Readable, Receiver};
 use rsock_proto::{iomap_size_from_wire, iomap_size_to_wire};
 use rsock_verbs::family::FamilyBox;
 use rustix::fd::BorrowedFd;

@@ -21,7 +21,9 @@ use crate::iov::Rest;
 use crate::metrics::{self, Direction};
 use crate::sys;
 use call_loop::send_on_proxy;
-use rsock_proto::switch::{Fact, FlagConditions, Room, Sender, SettleStatus, Write};
+use rsock_proto::switch::{
+    DirectionSwitch, Fact, FlagConditions, Room, Sender, SettleStatus, Write,
+};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::SendFlags;

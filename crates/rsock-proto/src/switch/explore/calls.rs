@@ -8,7 +8,7 @@ use super::model::{Result, Transition};
 use super::thread::{Job, Sleep, Thread};
 use super::world::{Narrow, OTHER, READER, WRITER, World};
 use crate::switch::mistake::Mistake;
-use crate::switch::{Conditions, Fact, LeaveStatus, Message, Rules, Seen, Step};
+use crate::switch::{Conditions, DirectionSwitch, Fact, LeaveStatus, Message, Rules, Seen, Step};
 
 impl World {
     /// The conditions of a call of a thread.
