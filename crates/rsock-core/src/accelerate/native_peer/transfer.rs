@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::accelerate::call_stops::CallStops;
+use crate::accelerate::call_stops::{CallStops, EndsCalls};
 use crate::accelerate::counters::Waited;
 use crate::accelerate::native_peer::NativeStream;
 use crate::accelerate::path::{ConnectionState, Path};
@@ -113,6 +113,16 @@ struct Usable<'a> {
     path: &'a Path,
 }
 
+impl EndsCalls for Usable<'_> {
+    fn call_stops(&self) -> Option<&CallStops> {
+        None
+    }
+
+    fn report_reset(&self, _fd: BorrowedFd<'_>) -> io::Error {
+        Errno::CONNRESET.into()
+    }
+}
+
 impl Sends for Usable<'_> {
     fn try_send(
         &self,
@@ -172,14 +182,6 @@ impl Sends for Usable<'_> {
         }
         self.stream.count_wait(Direction::Send, Waited::Sleeping);
         park_for_room(self.path, mark, left.map_or(PATIENCE, |l| l.min(PATIENCE)), watch, partial)
-    }
-
-    fn call_stops(&self) -> Option<&CallStops> {
-        None
-    }
-
-    fn report_reset(&self, _fd: BorrowedFd<'_>) -> io::Error {
-        Errno::CONNRESET.into()
     }
 }
 
@@ -255,14 +257,6 @@ impl Receives for Usable<'_> {
 
     fn note_error(&self, error: io::Error) -> io::Error {
         error
-    }
-
-    fn call_stops(&self) -> Option<&CallStops> {
-        None
-    }
-
-    fn report_reset(&self, _fd: BorrowedFd<'_>) -> io::Error {
-        Errno::CONNRESET.into()
     }
 }
 

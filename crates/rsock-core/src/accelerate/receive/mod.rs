@@ -8,7 +8,6 @@ pub(super) use call_loop::{Receives, receive};
 pub(super) use wait::{RingWait, Woken, sleep_for_more, sleep_with_bell};
 
 use crate::accelerate::ask::Subject;
-use crate::accelerate::call_stops::CallStops;
 use crate::accelerate::kernel_only_waiter::KernelOnlyWaiter;
 use crate::accelerate::state::{FLAG_BROKEN, FLAG_RESET, FLAG_RX_PLAIN, Receiving};
 use crate::accelerate::tcp_socket::{has_ended, kernel_recv, tcp_goes_on};
@@ -215,7 +214,18 @@ impl Receives for AcceleratedStream {
         left: Option<Duration>,
         watch: Watch,
     ) -> io::Result<()> {
-        self.sleep(fd, blocked, left, watch)
+        match (&blocked, self.path()) {
+            (Blocked::Ring(mark), Some(path)) => self.wait_for_ring(fd, path, *mark, left, watch),
+            (Blocked::Both(mark), Some(path)) => {
+                let slept = sleep_with_bell(fd, libc::POLLIN, path, *mark, left, watch);
+                if matches!(slept, Ok(true)) {
+                    self.pin_if_device_removed(path);
+                }
+                slept.map(drop)
+            }
+            (Blocked::Short, _) => sleep_for_more(left, watch),
+            _ => self.sleep_on_socket(fd, libc::POLLIN, left, watch),
+        }
     }
 
     /// After a reset the ring may still be open for a moment: a send must not write there any more.
@@ -224,14 +234,6 @@ impl Receives for AcceleratedStream {
             self.dirs.raise(FLAG_RESET);
         }
         error
-    }
-
-    fn call_stops(&self) -> Option<&CallStops> {
-        Some(&self.call_stops)
-    }
-
-    fn report_reset(&self, fd: BorrowedFd<'_>) -> io::Error {
-        self.report_reset(fd)
     }
 }
 

@@ -2,7 +2,6 @@
 
 use crate::accelerate::path::{Arming, Bells, ConnectionState, Path};
 use crate::accelerate::peer_check::SOCKET_CHECK_INTERVAL;
-use crate::accelerate::receive::Blocked;
 use crate::accelerate::state::{FLAG_RX_SLEEPY, FlagBits};
 use crate::accelerate::{AcceleratedStream, PARK, Waited};
 use crate::engine::{Interest, Wake};
@@ -18,32 +17,7 @@ use std::time::Duration;
 const PEEK_RETRY: Duration = Duration::from_millis(1);
 
 impl AcceleratedStream {
-    /// See [`Receives::sleep_for_data`](crate::accelerate::receive::Receives).
-    pub(super) fn sleep(
-        &self,
-        fd: BorrowedFd<'_>,
-        blocked: Blocked<'_>,
-        left: Option<Duration>,
-        watch: Watch,
-    ) -> io::Result<()> {
-        match (&blocked, self.path()) {
-            (Blocked::Ring(mark), Some(path)) => self.wait_for_ring(fd, path, *mark, left, watch),
-            (Blocked::Both(mark), Some(path)) => {
-                let slept = sleep_with_bell(fd, libc::POLLIN, path, *mark, left, watch);
-                if matches!(slept, Ok(true)) {
-                    self.pin_if_device_removed(path);
-                }
-                slept.map(drop)
-            }
-            (Blocked::Short, _) => sleep_for_more(left, watch),
-            _ => match self.asking_path() {
-                Some(path) => self.sleep_on_socket(fd, path, libc::POLLIN, left, watch),
-                None => self.sleep_without_path(fd, libc::POLLIN, left, watch),
-            },
-        }
-    }
-
-    fn wait_for_ring(
+    pub(super) fn wait_for_ring(
         &self,
         fd: BorrowedFd<'_>,
         path: &Path,
