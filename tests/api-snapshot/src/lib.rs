@@ -7,8 +7,9 @@
 //! a crate beside it are listed in the same manner.
 //!
 //! Macros are not expanded. A macro may implement a trait for the type that its arguments begin
-//! with, and is listed as it is called; one that makes public functions must have their signatures
-//! as its arguments, in an `impl` block; others that make public items are an error.
+//! with, and is listed as it is called, or have `impl Trait for Type {}` as its arguments; one that
+//! makes public functions must have their signatures as its arguments, in an `impl` block; others
+//! that make public items are an error.
 //!
 //! Below every other crate, and depended on by tests only.
 
@@ -190,6 +191,19 @@ struct Thing
     impl Thing: pub fn set(&self)
 ";
         assert_eq!(api_of("signatures", &[("lib.rs", lib)]), expected);
+    }
+
+    #[test]
+    fn traits_that_a_macro_is_told_to_implement_are_listed() {
+        let lib = "pub struct Thing; struct Private;
+            macro_rules! m { ($($t:tt)*) => {} }
+            m! { impl Read for Thing {} impl Read for &Thing {} impl Read for Private {} }";
+        let expected = "\
+struct Thing
+    impl Read for &Thing
+    impl Read for Thing
+";
+        assert_eq!(api_of("traits", &[("lib.rs", lib)]), expected);
     }
 
     #[test]
