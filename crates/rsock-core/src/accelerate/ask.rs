@@ -22,7 +22,7 @@ use std::time::Duration;
 
 /// How long the end of a stream may take to arrive on the ring after the socket's end. The sender
 /// saw its bytes arrive before it closed the socket.
-const GRACE: Duration = Duration::from_secs(3);
+const RING_END_LIMIT: Duration = Duration::from_secs(3);
 
 /// What one try of a call observes: its socket and its ring.
 pub(super) struct Subject<'a> {
@@ -99,7 +99,8 @@ impl Switched for Receiving {
 
     fn conditions(&self, path: &Path) -> Conditions {
         let is_check_due = self.is_socket_check_due();
-        let is_over = path.is_remote() && self.ended_since.is_some_and(|s| s.elapsed() >= GRACE);
+        let is_over =
+            path.is_remote() && self.ended_since.is_some_and(|s| s.elapsed() >= RING_END_LIMIT);
         Conditions::NONE
             .with_if(Conditions::SOCKET_CHECK_DUE, is_check_due)
             .with_if(Conditions::END_OVERDUE, is_over)

@@ -23,7 +23,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::time::Duration;
 
 /// How long a sender sleeps at most before it checks whether its peer has gone.
-const PATIENCE: Duration = Duration::from_millis(50);
+const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Flags that only the kernel's TCP can honour. Others mean nothing to a stream, as to TCP.
 const KERNEL_FLAGS: SendFlags = SendFlags::OOB.union(SendFlags::from_bits_retain(
@@ -181,7 +181,13 @@ impl Sends for Usable<'_> {
             return Ok(());
         }
         self.stream.count_wait(Direction::Send, Waited::Sleeping);
-        park_for_room(self.path, mark, left.map_or(PATIENCE, |l| l.min(PATIENCE)), watch, partial)
+        park_for_room(
+            self.path,
+            mark,
+            left.map_or(PEER_CHECK_INTERVAL, |l| l.min(PEER_CHECK_INTERVAL)),
+            watch,
+            partial,
+        )
     }
 }
 
