@@ -380,12 +380,8 @@ impl AsRef<AcceleratedSocket> for Stream {
     }
 }
 
-impl_stream_io! {
-    impl Read for Stream {}
-    impl Read for &Stream {}
-    impl Write for Stream {}
-    impl Write for &Stream {}
-}
+impl_stream_io!(Stream);
+impl_stream_io!(&Stream);
 
 impl AsFd for Stream {
     /// The TCP socket. Bytes that are read from or written to it past this type make the stream

@@ -3,7 +3,7 @@
 /// Implements `Read` and `Write` for a stream, or for references to it: by its `recv` and `send`,
 /// and several pieces by those of its `socket`. The names are those that the caller imports.
 macro_rules! impl_stream_io {
-    (@ Read for $stream:ty) => {
+    ($stream:ty) => {
         impl Read for $stream {
             fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
                 self.recv(buf)
@@ -13,8 +13,7 @@ macro_rules! impl_stream_io {
                 self.socket.recv(bufs, RecvFlags::empty())
             }
         }
-    };
-    (@ Write for $stream:ty) => {
+
         impl Write for $stream {
             fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
                 self.send(buf)
@@ -29,9 +28,6 @@ macro_rules! impl_stream_io {
             }
         }
     };
-    ($(impl $io:ident for $stream:ty {})*) => {$(
-        $crate::stream_io::impl_stream_io!(@ $io for $stream);
-    )*};
 }
 
 pub(crate) use impl_stream_io;

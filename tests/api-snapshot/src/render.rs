@@ -140,32 +140,21 @@ type Impls = BTreeMap<ItemPath, BTreeSet<String>>;
 fn impls_by_type(sources: &Sources) -> Impls {
     let mut impls = Impls::new();
     for (module, items) in &sources.modules {
-        let add_block = |impls: &mut Impls, item: &ItemImpl| {
-            let Some(of) = own_type(sources, module, item) else { return };
-            if !is_of_private_trait(sources, module, item) {
-                impls.entry(of).or_default().extend(members_of_impl(item));
-            }
-        };
         for item in items {
             match item {
-                Item::Impl(item) => add_block(&mut impls, item),
+                Item::Impl(item) => {
+                    let Some(of) = own_type(sources, module, item) else { continue };
+                    if !is_of_private_trait(sources, module, item) {
+                        impls.entry(of).or_default().extend(members_of_impl(item));
+                    }
+                }
                 Item::Macro(call) if call.ident.is_none() => {
                     if let Ok(block) = call.mac.parse_body::<Signatures>() {
                         let Some(of) = sources.resolve(module, &path_of(&block.of)) else {
                             continue;
                         };
                         impls.entry(of).or_default().extend(members_of_signatures(&block));
-                        continue;
                     }
-                    // A macro that writes the bodies of the `impl` blocks that it is given.
-                    if let Ok(blocks) = call.mac.parse_body_with(impl_blocks) {
-                        blocks.iter().for_each(|block| add_block(&mut impls, block));
-                        continue;
-                    }
-                    // A macro that implements a trait for the type that it is given.
-                    let Ok(of) = call.mac.parse_body_with(first_type) else { continue };
-                    let Some(of) = sources.resolve(module, &of) else { continue };
-                    impls.entry(of).or_default().insert(tidy(&call.mac));
                 }
                 _ => {}
             }
@@ -200,7 +189,7 @@ fn own_type(sources: &Sources, module: &ItemPath, item: &ItemImpl) -> Option<Ite
     sources.resolve(module, &path_of(&of.path))
 }
 
-/// Macros are not expanded: a call that makes public items must be given their signatures.
+/// A call that could not be expanded, and makes public items, must be given their signatures.
 ///
 /// # Panics
 /// If a call may make other public items.
@@ -227,23 +216,6 @@ fn refuse_hidden_items(sources: &Sources) {
 
 fn has_pub(tokens: &TokenStream) -> bool {
     tokens.to_string().split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == "pub")
-}
-
-/// `impl` blocks of traits, without bodies.
-fn impl_blocks(input: syn::parse::ParseStream<'_>) -> syn::Result<Vec<ItemImpl>> {
-    let mut blocks = Vec::new();
-    while !input.is_empty() {
-        blocks.push(input.parse()?);
-    }
-    Ok(blocks)
-}
-
-/// The path of the type with which the arguments of a macro begin.
-fn first_type(input: syn::parse::ParseStream<'_>) -> syn::Result<ItemPath> {
-    let path: syn::Path = input.parse()?;
-    // The other arguments are not looked at.
-    input.parse::<TokenStream>()?;
-    Ok(path_of(&path))
 }
 
 fn path_of(path: &syn::Path) -> ItemPath {

@@ -310,12 +310,8 @@ impl<'a> From<&'a Stream> for Source<'a> {
     }
 }
 
-impl_stream_io! {
-    impl Read for Stream {}
-    impl Read for &Stream {}
-    impl Write for Stream {}
-    impl Write for &Stream {}
-}
+impl_stream_io!(Stream);
+impl_stream_io!(&Stream);
 
 impl AsFd for Stream {
     /// A descriptor that only holds the socket's number: see the [module](crate::rsockets).
