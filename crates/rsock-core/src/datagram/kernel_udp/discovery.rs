@@ -13,6 +13,7 @@ use crate::metrics::FallbackReason;
 use crate::metrics::{DatagramEvent, ReceivePath};
 use crate::sys;
 use crate::sys::sock_diag;
+use rsock_cm::manager::{Connected as _, Connecting as _, Listening as _};
 use rsock_cm::soft::{
     SoftConnecting as Connecting, SoftEvent as Event, SoftListener as Listener,
     SoftProgress as Progress,
