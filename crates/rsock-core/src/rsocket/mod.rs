@@ -23,6 +23,7 @@ mod poll;
 mod settings;
 mod socket;
 mod soft_device;
+mod stream_io;
 mod system_defaults;
 #[cfg(test)]
 mod tests;
