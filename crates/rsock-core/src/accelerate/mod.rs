@@ -72,7 +72,6 @@ pub use async_wait::Mark;
 pub use channels::{Channel, Channels};
 pub use halt::Halt;
 pub use handoff::{Claim, Need};
-pub use iomap::AcceleratedRegion;
 pub use native_peer::{NativeListener, NativeStream};
 pub use poll::{PollDescriptor, poll};
 pub use stream_ref::StreamRef;
