@@ -117,10 +117,8 @@ fn async_functions(api: &str) -> BTreeSet<String> {
             },
             // `rsockets::async fn connect(...)`, `struct Stream<T>`
             None => {
-                module = line
-                    .find("::")
-                    .filter(|at| !line[..*at].contains(' '))
-                    .map_or("", |at| &line[..at + 2]);
+                let path = line.split(' ').next().unwrap_or_default();
+                module = path.rfind("::").map_or("", |at| &path[..at + 2]);
                 match line[module.len()..].strip_prefix("async fn ") {
                     Some(head) => (head, ""),
                     None => continue,
@@ -128,10 +126,9 @@ fn async_functions(api: &str) -> BTreeSet<String> {
             }
         };
         let name = head.split(['(', '<']).next().expect("a name");
-        let of =
-            of.trim_start_matches("impl<T: Transport>").trim_start_matches("impl").trim_start();
-        let of = of.split('<').next().map_or(String::new(), |of| format!("{of}::"));
-        let of = if of == "::" { "" } else { &of };
+        let of = of.trim_start_matches("impl<T: Transport>").trim_start_matches("impl").trim();
+        let of = of.split('<').next().filter(|of| !of.is_empty());
+        let of = of.map_or(String::new(), |of| format!("{of}::"));
         found.insert(format!("{module}{of}{name}"));
     }
     found
