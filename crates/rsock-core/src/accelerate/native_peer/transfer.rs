@@ -7,10 +7,13 @@ use crate::accelerate::counters::Waited;
 use crate::accelerate::native_peer::NativeStream;
 use crate::accelerate::path::{ConnectionState, Path};
 use crate::accelerate::peer_check::SOCKET_CHECK_INTERVAL;
-use crate::accelerate::receive::{self, Receives, RingWait, Woken, receive, sleep_for_more};
+use crate::accelerate::receive::{
+    self, Receives, RingWait, Woken, receive, receive_nothing, sleep_for_more,
+};
 use crate::accelerate::send::{self, PIECES, Sends, WhenFull, park_for_room, send};
 use crate::accelerate::state::{FLAG_BROKEN, FLAG_EPOLL_PROXY, FLAG_RX_SHUT};
 use crate::accelerate::tcp_socket::{kernel_recv, kernel_send};
+use crate::accelerate::time_limit::at_most;
 use crate::closing::{Call, Descriptor};
 use crate::engine::{Interest, RecvError, SendError};
 use crate::interrupt::{Section, Watch};
@@ -75,10 +78,7 @@ impl NativeStream {
             return Ok(kernel_recv(descriptor.named(), bufs, flags)?);
         }
         if total == 0 {
-            // Waits for a byte or the end, as on TCP, and takes nothing.
-            let mut byte = [0];
-            let look = RecvFlags::PEEK | (flags & RecvFlags::DONTWAIT);
-            return self.recv_by(descriptor, &mut [IoSliceMut::new(&mut byte)], look).map(|_| 0);
+            return receive_nothing(flags, |bufs, look| self.recv_by(descriptor, bufs, look));
         }
         let call = Call::begin(self.closings(), descriptor);
         receive(&self.usable()?, &call, bufs, total, flags)
@@ -181,13 +181,7 @@ impl Sends for Usable<'_> {
             return Ok(());
         }
         self.stream.count_wait(Direction::Send, Waited::Sleeping);
-        park_for_room(
-            self.path,
-            mark,
-            left.map_or(PEER_CHECK_INTERVAL, |l| l.min(PEER_CHECK_INTERVAL)),
-            watch,
-            partial,
-        )
+        park_for_room(self.path, mark, at_most(PEER_CHECK_INTERVAL, left), watch, partial)
     }
 }
 

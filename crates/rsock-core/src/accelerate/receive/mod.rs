@@ -43,6 +43,16 @@ pub(super) enum Blocked<'a> {
     Error(io::Error),
 }
 
+/// A receive of zero bytes by `receive`: waits for a byte or the end, as on TCP, and takes nothing.
+pub(super) fn receive_nothing(
+    flags: RecvFlags,
+    receive: impl FnOnce(&mut [IoSliceMut<'_>], RecvFlags) -> io::Result<usize>,
+) -> io::Result<usize> {
+    let mut byte = [0];
+    let look = RecvFlags::PEEK | (flags & RecvFlags::DONTWAIT);
+    receive(&mut [IoSliceMut::new(&mut byte)], look).map(|_| 0)
+}
+
 impl AcceleratedStream {
     /// As `recvmsg(2)` without control data; `MSG_PEEK`, `MSG_WAITALL`, `MSG_DONTWAIT` and
     /// `MSG_TRUNC` as on TCP.
@@ -89,10 +99,7 @@ impl AcceleratedStream {
             if self.is_at_mark(descriptor.named()) {
                 return Ok(0);
             }
-            // Waits for a byte or the end, as on TCP, and takes nothing.
-            let mut byte = [0];
-            let look = RecvFlags::PEEK | (flags & RecvFlags::DONTWAIT);
-            return self.recv_by(descriptor, &mut [IoSliceMut::new(&mut byte)], look).map(|_| 0);
+            return receive_nothing(flags, |bufs, look| self.recv_by(descriptor, bufs, look));
         }
         let call = Call::begin(&self.closings, descriptor);
         if let Some(done) = self.early_recv(&call, bufs, flags) {

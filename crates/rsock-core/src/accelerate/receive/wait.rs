@@ -3,6 +3,7 @@
 use crate::accelerate::path::{Arming, Bells, ConnectionState, Path};
 use crate::accelerate::peer_check::SOCKET_CHECK_INTERVAL;
 use crate::accelerate::state::{FLAG_RX_SLEEPY, FlagBits};
+use crate::accelerate::time_limit::at_most;
 use crate::accelerate::{AcceleratedStream, PARK, Waited};
 use crate::engine::{Interest, Wake};
 use crate::interrupt::Watch;
@@ -81,7 +82,7 @@ impl RingWait<'_> {
         }
         self.count(Waited::Sleeping);
         if !self.flags.has(FLAG_RX_SLEEPY) {
-            match path.park(mark, left.map_or(PARK, |l| l.min(PARK))) {
+            match path.park(mark, at_most(PARK, left)) {
                 Wake::Changed => return Ok(Woken::ByRing),
                 Wake::Interrupted => return Err(Errno::INTR.into()),
                 Wake::TimedOut => self.flags.raise(FLAG_RX_SLEEPY),
@@ -106,7 +107,7 @@ pub(in crate::accelerate) fn sleep_for_more(
     left: Option<Duration>,
     watch: Watch,
 ) -> io::Result<()> {
-    let moment = left.map_or(PEEK_RETRY, |left| left.min(PEEK_RETRY));
+    let moment = at_most(PEEK_RETRY, left);
     sys::sleep(&mut [], Some(moment), None, watch).map(drop)
 }
 

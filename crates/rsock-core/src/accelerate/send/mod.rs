@@ -13,7 +13,7 @@ use crate::accelerate::counters::Waited;
 use crate::accelerate::path::{ConnectionState, Path};
 use crate::accelerate::state::{FLAG_PINNED, FLAG_RESET, FLAG_TX_PLAIN, Sending};
 use crate::accelerate::tcp_socket::{is_nonblocking, kernel_send};
-use crate::accelerate::time_limit::TimeLimit;
+use crate::accelerate::time_limit::{TimeLimit, at_most};
 use crate::accelerate::{AcceleratedStream, FallbackReason, PATIENCE};
 use crate::closing::{Call, Descriptor};
 use crate::engine::{Interest, SendError};
@@ -377,13 +377,7 @@ impl Sends for AcceleratedStream {
                 }
                 self.count_wait(Direction::Send, Waited::Sleeping);
                 self.check_peer_before_waiting(fd, blocked);
-                park_for_room(
-                    path,
-                    *mark,
-                    left.map_or(PATIENCE, |l| l.min(PATIENCE)),
-                    watch,
-                    partial,
-                )
+                park_for_room(path, *mark, at_most(PATIENCE, left), watch, partial)
             }
             _ => {
                 let slept = self.sleep_on_socket(fd, libc::POLLOUT, left, *watch);
