@@ -12,6 +12,7 @@ mod device;
 mod ended;
 pub mod hosts;
 mod listening;
+pub mod lockstep;
 pub mod report;
 mod running;
 pub mod tools;

@@ -181,7 +181,7 @@ struct Marked {
 /// Processes of this run that are still there after a decent time to go.
 fn strays(mark: &str) -> Vec<Marked> {
     let mut found = marked(mark);
-    found.retain(|process| !goes(process.pid, GRACE));
+    found.retain(|process| !goes(process.pid, END_LIMIT));
     found
 }
 
@@ -231,7 +231,7 @@ const SILENCE: Duration = Duration::from_secs(300);
 const TICK: Duration = Duration::from_millis(500);
 
 /// How long a process may take to end after the run that started it.
-const GRACE: Duration = Duration::from_secs(5);
+const END_LIMIT: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {

@@ -13,6 +13,7 @@
 //! A listener and a connector on the soft device, in one thread:
 //!
 //! ```
+//! use rsock_cm::manager::{Connected, Connecting, Listening};
 //! use rsock_cm::{Port, PortSpace, soft};
 //! use rsock_verbs::{QpNum, soft::SoftContext};
 //! use std::{sync::Arc, time::{Duration, Instant}};

@@ -199,6 +199,7 @@ pub trait Connecting<M: Manager>: AsFd + Debug + Send {
     ///
     /// # Errors
     /// `LocalState` unless the answer has come; `PeerGone`.
+    #[doc(alias = "rdma_establish")]
     fn establish(&mut self) -> Result<M::Connection, Error>;
 
     /// The local canonical address.
@@ -227,6 +228,7 @@ pub trait Connected<M: Manager>: AsFd + Debug + Send + Sync {
     fn peer_addr(&self) -> SocketAddr;
 
     /// Ends the connection with a message to the peer. Does nothing the second time.
+    #[doc(alias = "rdma_disconnect")]
     fn disconnect(&self);
 
     /// As [`Self::disconnect`], but reports a reset to the peer, where the device can.

@@ -139,7 +139,7 @@ impl Bench {
 
     /// The time after which a program that measures for `time` has certainly hung.
     pub(super) fn deadline(&self, time: Duration) -> Instant {
-        const GRACE: Duration = Duration::from_secs(60);
-        Instant::now() + time + GRACE
+        const OVERHEAD_LIMIT: Duration = Duration::from_secs(60);
+        Instant::now() + time + OVERHEAD_LIMIT
     }
 }

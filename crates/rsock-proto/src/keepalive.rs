@@ -38,7 +38,7 @@ impl Keepalive {
     /// meanwhile sends a probe before it gives up.
     #[must_use]
     pub fn step(&self, since: Duration, unanswered: u32) -> KeepaliveStep {
-        match self.patience(unanswered).checked_sub(since) {
+        match self.wait_after(unanswered).checked_sub(since) {
             Some(left) if !left.is_zero() => KeepaliveStep::Wait(left),
             _ if unanswered >= self.probes => KeepaliveStep::Dead,
             _ => KeepaliveStep::Probe,
@@ -47,7 +47,7 @@ impl Keepalive {
 
     /// How long to wait for a sign of life after `unanswered` probes.
     #[must_use]
-    pub fn patience(&self, unanswered: u32) -> Duration {
+    pub fn wait_after(&self, unanswered: u32) -> Duration {
         if unanswered == 0 { self.idle } else { self.interval }
     }
 }

@@ -120,7 +120,6 @@ pub use hyper::{Connector, Io};
 pub use listener::{Incoming, Listener};
 pub use rsock_core::accelerate::{Channel, Channels, FallbackReason};
 pub use rsock_core::datagram::{DatagramCounters, Received, SocketCounters};
-pub use stream::{
-    ExposedRegion, OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, Stream, WriteHalf,
-};
+pub use rsock_core::rsocket::ExposedRegion;
+pub use stream::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, Stream, WriteHalf};
 pub use transport::{Accelerated, Rsockets, Transport};

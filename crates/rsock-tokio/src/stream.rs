@@ -14,7 +14,6 @@ use crate::transport::{Accelerated, Rsockets, Transport};
 use crate::waiter::Waiter;
 use crate::waiting::{Direction, Waitable, readiness, retry, retry_interrupted};
 use crate::wakers::WakerKey;
-pub use remote_memory::ExposedRegion;
 use rsock_core::accelerate::{Channels, FallbackReason, Side};
 use rsock_core::rsocket::{AcceleratedSocket, Socket};
 use rustix::net::RecvFlags;

@@ -70,6 +70,7 @@ mod datagram;
 mod listener;
 pub mod rsockets;
 mod stream;
+mod stream_io;
 #[cfg(feature = "tokio")]
 mod tokio_streams;
 

@@ -1,6 +1,7 @@
 //! A stream to any TCP peer, as `std::net::TcpStream`, that moves to a faster path by itself.
 
 use crate::builder::{Acceleration, Builder, first};
+use crate::stream_io::impl_stream_io;
 use crate::{Channels, FallbackReason, KeepaliveSettings, Side};
 use rsock_core::rsocket::AcceleratedSocket;
 use rustix::net::{RecvFlags, SendFlags, sockopt};
@@ -379,53 +380,8 @@ impl AsRef<AcceleratedSocket> for Stream {
     }
 }
 
-impl Read for Stream {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        self.recv(buf)
-    }
-
-    fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        self.socket.recv(bufs, RecvFlags::empty())
-    }
-}
-
-impl Read for &Stream {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        self.recv(buf)
-    }
-
-    fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        self.socket.recv(bufs, RecvFlags::empty())
-    }
-}
-
-impl Write for Stream {
-    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        self.send(buf)
-    }
-
-    fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.socket.send(bufs, SendFlags::empty())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Write for &Stream {
-    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        self.send(buf)
-    }
-
-    fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.socket.send(bufs, SendFlags::empty())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
+impl_stream_io!(Stream);
+impl_stream_io!(&Stream);
 
 impl AsFd for Stream {
     /// The TCP socket. Bytes that are read from or written to it past this type make the stream

@@ -6,14 +6,15 @@
 //! methods of its `impl` blocks, and the traits that it implements. Items that are re-exported from
 //! a crate beside it are listed in the same manner.
 //!
-//! Macros are not expanded. A macro may implement a trait for the type that its arguments begin
-//! with, and is listed as it is called; one that makes public functions must have their signatures
-//! as its arguments, in an `impl` block; others that make public items are an error.
+//! Macros with one rule, and without repetitions, are expanded. Others that make public functions
+//! must have their signatures as their arguments, in an `impl` block; further ones that make public
+//! items are an error.
 //!
 //! Below every other crate, and depended on by tests only.
 
 #![forbid(unsafe_code)]
 
+mod expand;
 mod render;
 mod signatures;
 mod sources;
@@ -193,6 +194,24 @@ struct Thing
     }
 
     #[test]
+    fn a_macro_of_one_rule_is_expanded() {
+        let lib = "pub struct Thing<'a, T>(&'a T); struct Private; mod a;
+            m!(Thing<'_, T>, |_| {}); m!(Private, 0);";
+        let a = "macro_rules! m { ($of:ty, $value:expr) => {
+                impl<T> Read for $of { fn read(&mut self) { $value } }
+                impl<T> Read for &$of {}
+                impl<T> $of { pub fn method(&self) -> u8 { $value } }
+            } }";
+        let expected = "\
+struct Thing<'a, T>
+    impl<T> Read for &Thing<'_, T>
+    impl<T> Read for Thing<'_, T>
+    impl<T> Thing<'_, T>: pub fn method(&self) -> u8
+";
+        assert_eq!(api_of("expanded", &[("lib.rs", lib), ("a.rs", a)]), expected);
+    }
+
+    #[test]
     #[should_panic(expected = "hides public items")]
     fn a_macro_with_public_items_in_its_arguments_is_an_error() {
         let lib = "macro_rules! m { ($($t:tt)*) => { $($t)* } } m! { pub fn hidden() {} }";
@@ -202,7 +221,8 @@ struct Thing
     #[test]
     #[should_panic(expected = "hides public items")]
     fn a_macro_with_public_items_in_its_definition_is_an_error() {
-        let lib = "mod a { macro_rules! m { ($n:ident) => { pub fn $n() {} } } m!(hidden); }";
+        let lib =
+            "mod a { macro_rules! m { ($($n:ident)*) => { $(pub fn $n() {})* } } m!(hidden); }";
         let _ = api_of("definition", &[("lib.rs", lib)]);
     }
 }

@@ -154,12 +154,7 @@ fn impls_by_type(sources: &Sources) -> Impls {
                             continue;
                         };
                         impls.entry(of).or_default().extend(members_of_signatures(&block));
-                        continue;
                     }
-                    // A macro that implements a trait for the type that it is given.
-                    let Ok(of) = call.mac.parse_body_with(first_type) else { continue };
-                    let Some(of) = sources.resolve(module, &of) else { continue };
-                    impls.entry(of).or_default().insert(tidy(&call.mac));
                 }
                 _ => {}
             }
@@ -194,7 +189,7 @@ fn own_type(sources: &Sources, module: &ItemPath, item: &ItemImpl) -> Option<Ite
     sources.resolve(module, &path_of(&of.path))
 }
 
-/// Macros are not expanded: a call that makes public items must be given their signatures.
+/// A call that could not be expanded, and makes public items, must be given their signatures.
 ///
 /// # Panics
 /// If a call may make other public items.
@@ -221,14 +216,6 @@ fn refuse_hidden_items(sources: &Sources) {
 
 fn has_pub(tokens: &TokenStream) -> bool {
     tokens.to_string().split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == "pub")
-}
-
-/// The path of the type with which the arguments of a macro begin.
-fn first_type(input: syn::parse::ParseStream<'_>) -> syn::Result<ItemPath> {
-    let path: syn::Path = input.parse()?;
-    // The other arguments are not looked at.
-    input.parse::<TokenStream>()?;
-    Ok(path_of(&path))
 }
 
 fn path_of(path: &syn::Path) -> ItemPath {

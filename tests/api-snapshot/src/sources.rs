@@ -1,5 +1,6 @@
 //! The modules of a crate, parsed, and what a path in one of them names.
 
+use crate::expand::Rules;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -26,7 +27,23 @@ impl Sources {
         let mut sources = Self { modules: BTreeMap::new() };
         let dir = lib.parent().unwrap_or_else(|| panic!("{} has no directory", lib.display()));
         sources.read_file(lib, dir, Vec::new());
+        sources.expand();
         sources
+    }
+
+    /// Puts what macros make into the place of their calls.
+    fn expand(&mut self) {
+        let mut rules = Rules::default();
+        self.modules.values().flatten().for_each(|item| rules.add(item));
+        for items in self.modules.values_mut() {
+            let expanded = items.drain(..).flat_map(|item| match &item {
+                Item::Macro(call) if call.ident.is_none() => {
+                    rules.expand(&call.mac).unwrap_or_else(|| vec![item])
+                }
+                _ => vec![item],
+            });
+            *items = expanded.collect();
+        }
     }
 
     /// `dir` has the files of the module's children.

@@ -3,7 +3,8 @@
 
 use std::collections::HashSet;
 
-use super::program::{Call, EXCLUSIVE, Layout, Random};
+use super::program::{Call, EXCLUSIVE, Layout};
+use rsock_tests::lockstep::Random;
 
 pub(crate) const PLACES: usize = 40;
 /// More than a program has descriptors.

@@ -2,59 +2,16 @@
 //! library and without.
 
 use super::program::{Call, Layout};
-use rsock_tests::{Running, preload_library};
-use std::fmt::Write as _;
+use rsock_tests::lockstep::{Library, Played, Player};
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// A process that does calls.
-#[derive(Debug)]
-struct Player {
-    orders: ChildStdin,
-    answers: BufReader<ChildStdout>,
-    _running: Running,
-}
-
-impl Player {
-    fn new(program: &Path, cpu: usize, memory: &Path, library: Library) -> Self {
-        let mut command = Command::new(program);
-        command.arg(cpu.to_string()).arg(memory);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).env_remove("LD_PRELOAD");
-        if library == Library::With {
-            command.env("LD_PRELOAD", preload_library());
-        }
-        let mut running = Running::spawn(&mut command).expect("the program starts");
-        let orders = running.stdin.take().expect("piped");
-        let answers = BufReader::new(running.stdout.take().expect("piped"));
-        Self { orders, answers, _running: running }
-    }
-
-    fn order(&mut self, lines: &str) -> Option<()> {
-        self.orders.write_all(lines.as_bytes()).ok()
-    }
-
-    /// What the next call returns; nothing if the process has died.
-    fn answer(&mut self) -> Option<String> {
-        let mut answer = String::new();
-        self.answers.read_line(&mut answer).ok()?;
-        answer.ends_with('\n').then(|| answer.trim_end().to_owned())
-    }
-}
-
-/// Whether a process has the library.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Library {
-    With,
-    Without,
-}
 
 /// The processes that programs run in.
 #[derive(Debug)]
-pub(crate) struct Stage<'a> {
-    program: &'a Path,
+pub(crate) struct Stage {
+    program: PathBuf,
     cpu: usize,
     /// Two without the library, then two with it.
     players: [Player; 4],
@@ -66,19 +23,8 @@ pub(crate) struct Stage<'a> {
 #[derive(Debug)]
 struct Memory(PathBuf);
 
-/// What came of a program.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Played {
-    /// The calls that were made, as text, and what they returned.
-    pub(crate) calls: Vec<(String, String)>,
-    /// Whether bytes went past the kernel.
-    pub(crate) is_past_kernel: bool,
-    /// Of each order, the sets in which threads have returned by then.
-    returned: Vec<i64>,
-}
-
-impl<'a> Stage<'a> {
-    pub(crate) fn new(program: &'a Path, cpu: usize) -> Self {
+impl Stage {
+    pub(crate) fn new(program: PathBuf, cpu: usize) -> Self {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let memory = [0, 1].map(|_| {
             let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -88,7 +34,7 @@ impl<'a> Stage<'a> {
             file.set_len(1 << 16).expect("a file of that size");
             Memory(path)
         });
-        let players = Self::players(program, cpu, &memory);
+        let players = Self::players(&program, cpu, &memory);
         Self { program, cpu, players, memory }
     }
 
@@ -99,28 +45,38 @@ impl<'a> Stage<'a> {
             (&memory[1], Library::With),
             (&memory[1], Library::With),
         ]
-        .map(|(memory, library)| Player::new(program, cpu, &memory.0, library))
+        .map(|(memory, library)| {
+            let mut command = Command::new(program);
+            Player::new(command.arg(cpu.to_string()).arg(&memory.0), library)
+        })
     }
 
-    /// Runs `calls` without the library.
-    pub(crate) fn play_plain(&mut self, layout: Layout, calls: &[Call]) -> Played {
+    /// Runs `calls` without the library. Also, of each order, the sets in which threads have
+    /// returned by then.
+    pub(crate) fn play_plain(&mut self, layout: Layout, calls: &[Call]) -> (Played, Vec<i64>) {
         self.play(layout, calls, Library::Without, &[])
     }
 
-    /// Runs `calls` with the library. `plain` is what came of them without it.
-    pub(crate) fn play_with(&mut self, layout: Layout, calls: &[Call], plain: &Played) -> Played {
-        self.play(layout, calls, Library::With, &plain.returned)
+    /// Runs `calls` with the library. `returned` is what [`Stage::play_plain`] said of the orders.
+    pub(crate) fn play_with(&mut self, layout: Layout, calls: &[Call], returned: &[i64]) -> Played {
+        self.play(layout, calls, Library::With, returned).0
     }
 
-    fn play(&mut self, layout: Layout, calls: &[Call], with: Library, expect: &[i64]) -> Played {
-        let mut played = Played::default();
+    fn play(
+        &mut self,
+        layout: Layout,
+        calls: &[Call],
+        with: Library,
+        expect: &[i64],
+    ) -> (Played, Vec<i64>) {
+        let mut played = (Played::default(), Vec::new());
         if self.try_play(layout, calls, with, expect, &mut played).is_none() {
             // Which of the calls that were ordered at once it was is not known.
-            played.calls.push(("process".to_owned(), "has died".to_owned()));
+            played.0.calls.push(("process".to_owned(), "has died".to_owned()));
             for Memory(path) in &self.memory {
                 fs::write(path, vec![0; 1 << 16]).expect("a file in the target directory");
             }
-            self.players = Self::players(self.program, self.cpu, &self.memory);
+            self.players = Self::players(&self.program, self.cpu, &self.memory);
         }
         played
     }
@@ -132,7 +88,7 @@ impl<'a> Stage<'a> {
         calls: &[Call],
         with: Library,
         expect: &[i64],
-        played: &mut Played,
+        (played, returned): &mut (Played, Vec<i64>),
     ) -> Option<()> {
         let orders = orders(layout, calls);
         let first = match with {
@@ -176,7 +132,7 @@ impl<'a> Stage<'a> {
             for order in &orders[at..end] {
                 let answer = self.players[first + order.call.process % 2].answer()?;
                 let sets = answer.rsplit_once(" +").map(|(_, sets)| i64::from_str_radix(sets, 16));
-                played.returned.push(sets.and_then(Result::ok).unwrap_or(0));
+                returned.push(sets.and_then(Result::ok).unwrap_or(0));
                 match order.call.word {
                     "past" => played.is_past_kernel |= answer != "0",
                     _ if order.is_shown => played.calls.push((order.call.to_string(), answer)),
@@ -262,12 +218,4 @@ fn orders(layout: Layout, calls: &[Call]) -> Vec<Order> {
     }
     add(Call::new("past", 0, &[]), false, false);
     orders
-}
-
-/// How fast a run is.
-pub(crate) fn rate(n: u64, seconds: f64) -> String {
-    let mut text = String::new();
-    let per_second = f64::from(u32::try_from(n).unwrap_or(u32::MAX)) / seconds.max(0.001);
-    let _ = write!(text, "{per_second:.0} programs a second");
-    text
 }

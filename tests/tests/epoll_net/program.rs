@@ -4,6 +4,7 @@
 //! follow from the calls before them on kernel TCP.
 
 use super::model::{Avoid, Kind, Model, PLACES};
+use rsock_tests::lockstep::Random;
 use std::fmt;
 
 /// One call. What the numbers mean is up to the word: see `tests/c/epoll_net.c`.
@@ -81,37 +82,6 @@ pub(crate) enum Layout {
     One,
     /// In two processes.
     Two,
-}
-
-/// A small generator, so that a seed names the same program everywhere.
-#[derive(Debug)]
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, n: usize) -> usize {
-        usize::try_from(self.next() % n as u64).unwrap_or(0)
-    }
-
-    fn one_of<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len())]
-    }
-
-    /// Once in `n` times.
-    fn once_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
 }
 
 /// The program of a seed, and how it is laid out.

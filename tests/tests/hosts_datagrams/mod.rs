@@ -21,12 +21,12 @@ trait Socket {
     fn counters(&self) -> SocketCounters;
 }
 
-const PATIENCE: Duration = Duration::from_millis(200);
+const ANSWER_LIMIT: Duration = Duration::from_millis(200);
 
 impl Socket for Datagram {
     fn bound(ip: IpAddr, port: u16) -> Self {
         let socket = Self::bound(SocketAddr::new(ip, port)).expect("socket");
-        socket.set_recv_timeout(Some(PATIENCE)).expect("option");
+        socket.set_recv_timeout(Some(ANSWER_LIMIT)).expect("option");
         socket
     }
 
@@ -70,7 +70,7 @@ impl Socket for OfTasks {
 
     fn recv(&self) -> Option<(Vec<u8>, SocketAddr)> {
         let mut buf = [0; 4096];
-        let received = async { timeout(PATIENCE, self.socket.recv_from(&mut buf)).await };
+        let received = async { timeout(ANSWER_LIMIT, self.socket.recv_from(&mut buf)).await };
         match self.runtime.block_on(received) {
             Ok(Ok((len, from))) => Some((buf[..len].to_vec(), from)),
             Ok(Err(e)) => is_nothing(&e),
@@ -274,7 +274,7 @@ const ECHO_AT: &str = "RSOCK_TEST_ECHO_AT";
 /// The number of the queue of the socket at `to`, which it tells every sender by UDP.
 fn number_of(own: IpAddr, to: SocketAddr) -> QpNum {
     let udp = UdpSocket::bind((own, 0)).expect("socket");
-    udp.set_read_timeout(Some(PATIENCE)).expect("option");
+    udp.set_read_timeout(Some(ANSWER_LIMIT)).expect("option");
     let question = UdpHeader { op: UdpOp::Data, qp_num: QpNum(0), addr: own }.encode();
     let mut buf = [0; 100];
     loop {

@@ -1,68 +1,27 @@
-//! Runs programs: in processes that are told one call after the other, with the library and
-//! without.
+//! Runs programs: in processes that make one call after the other as they are ordered to, with the
+//! library and without.
 
 use super::program::{Call, Layout};
-use rsock_tests::{Running, preload_library};
-use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
-use std::process::{ChildStdin, ChildStdout, Command, Stdio};
-
-/// A process that does calls.
-#[derive(Debug)]
-struct Player {
-    orders: ChildStdin,
-    answers: BufReader<ChildStdout>,
-    _running: Running,
-}
-
-impl Player {
-    fn new(program: &Path, with_shim: bool) -> Self {
-        let mut command = Command::new(program);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).env_remove("LD_PRELOAD");
-        if with_shim {
-            command.env("LD_PRELOAD", preload_library());
-        }
-        let mut running = Running::spawn(&mut command).expect("the program starts");
-        let orders = running.stdin.take().expect("piped");
-        let answers = BufReader::new(running.stdout.take().expect("piped"));
-        Self { orders, answers, _running: running }
-    }
-
-    /// Tells the process to do `calls`, in one write.
-    fn tell(&mut self, calls: impl Iterator<Item = Call>) -> Option<()> {
-        let lines: String = calls.map(|call| format!("{call}\n")).collect();
-        self.orders.write_all(lines.as_bytes()).ok()
-    }
-
-    /// What the next call returns that it was told of; nothing if the process has died.
-    fn hear(&mut self) -> Option<String> {
-        let mut answer = String::new();
-        self.answers.read_line(&mut answer).ok()?;
-        answer.ends_with('\n').then(|| answer.trim_end().to_owned())
-    }
-}
+use rsock_tests::lockstep::{Library, Played, Player};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The processes that programs run in.
 #[derive(Debug)]
-pub(crate) struct Stage<'a> {
-    program: &'a Path,
+pub(crate) struct Stage {
+    program: PathBuf,
     /// Two without the library, then two with it.
     players: [Player; 4],
 }
 
-/// What came of a program.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Played {
-    /// The calls that were made, and what they returned.
-    pub(crate) calls: Vec<(Call, String)>,
-    /// Bytes that went past the kernel.
-    pub(crate) past_kernel: u64,
-}
+impl Stage {
+    pub(crate) fn new(program: PathBuf) -> Self {
+        Self { players: Self::players(&program), program }
+    }
 
-impl<'a> Stage<'a> {
-    pub(crate) fn new(program: &'a Path) -> Self {
-        let players = [false, false, true, true].map(|shim| Player::new(program, shim));
-        Self { program, players }
+    fn players(program: &Path) -> [Player; 4] {
+        [Library::Without, Library::Without, Library::With, Library::With]
+            .map(|library| Player::new(&mut Command::new(program), library))
     }
 
     /// Runs `calls` without the library.
@@ -87,10 +46,9 @@ impl<'a> Stage<'a> {
     fn play_at(&mut self, at: [usize; 2], calls: &[Call]) -> Played {
         let mut played = Played::default();
         if self.try_play(at, calls, &mut played).is_none() {
-            // Which of the calls that were told at once it was is not known.
-            let first = Call::new("process", 0, 0);
-            played.calls.push((first, "has died".to_owned()));
-            *self = Self::new(self.program);
+            // Which of the calls that were ordered at once it was is not known.
+            played.calls.push(("process".to_owned(), "has died".to_owned()));
+            self.players = Self::players(&self.program);
         }
         played
     }
@@ -98,8 +56,8 @@ impl<'a> Stage<'a> {
     /// Nothing if a process dies.
     fn try_play(&mut self, at: [usize; 2], calls: &[Call], played: &mut Played) -> Option<()> {
         let mut ask = |end: usize, call: Call| {
-            self.players[at[end]].tell(std::iter::once(call))?;
-            self.players[at[end]].hear()
+            self.players[at[end]].order(&format!("{call}\n"))?;
+            self.players[at[end]].answer()
         };
         let port = ask(1, Call::new("listen", 1, 0))?;
         ask(0, Call::new("connect", 0, port.parse().ok()?))?;
@@ -108,8 +66,10 @@ impl<'a> Stage<'a> {
         let answers: Vec<String> = if at[0] == at[1] {
             // All at once: no other thread makes a call between them.
             let player = &mut self.players[at[0]];
-            player.tell(orders.iter().map(|order| order.call))?;
-            orders.iter().map_while(|_| player.hear()).collect()
+            player.order(
+                &orders.iter().map(|order| format!("{}\n", order.call)).collect::<String>(),
+            )?;
+            orders.iter().map_while(|_| player.answer()).collect()
         } else {
             // What the kernel has sent for each end, as its last answer to `settle` said.
             let mut sent = [0; 2];
@@ -129,8 +89,8 @@ impl<'a> Stage<'a> {
         };
         for (order, answer) in orders.iter().zip(&answers) {
             match order.is {
-                Is::Program => played.calls.push((order.call, answer.clone())),
-                Is::Count => played.past_kernel += answer.parse::<u64>().unwrap_or(0),
+                Is::Program => played.calls.push((order.call.to_string(), answer.clone())),
+                Is::Count => played.is_past_kernel |= answer.parse().is_ok_and(|n: u64| n != 0),
                 Is::Between => {}
             }
         }

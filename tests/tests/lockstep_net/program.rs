@@ -1,5 +1,6 @@
 //! Random programs on one connection: what is called, on which end, by which thread.
 
+use rsock_tests::lockstep::Random;
 use std::fmt;
 
 /// One call. What the numbers mean is up to the word: see `tests/c/lockstep.c`.
@@ -50,32 +51,6 @@ pub(crate) enum Layout {
     Client,
     /// In two processes, of which the one that accepts has it.
     Server,
-}
-
-/// A small generator, so that a seed names the same program everywhere.
-#[derive(Debug)]
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        usize::try_from(self.next() % n as u64).unwrap_or(0)
-    }
-
-    fn one_of<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len())]
-    }
 }
 
 /// The program of a seed, and how it is laid out.

@@ -1,13 +1,13 @@
 //! The connecting side of a handshake on the soft device.
 
-use super::SoftProgress;
 use super::connection::SoftConnection;
 use super::message_socket::{self, MessageSocket, Received};
 use super::peer_link::{self, Path};
 use super::wire::{self, Bare, Hello, Kind, LinkHalf, Reject, Reply, RequestMessage, Welcome};
+use super::{SoftManager, SoftProgress};
 use crate::addr::{PortSpace, connect_names, destination};
 use crate::error::{Error, Violation};
-use crate::manager::Answer;
+use crate::manager::{Answer, Connecting};
 use crate::port::Port;
 use crate::route;
 use rsock_verbs::QpNum;
@@ -108,29 +108,6 @@ impl SoftConnecting {
         Ok(this)
     }
 
-    /// Makes what progress there is; never waits.
-    ///
-    /// # Errors
-    /// The connect has failed: `Refused`, `TimedOut`, `PeerUntrusted`, `PeerVersion`,
-    /// `PeerViolation`, or the errors of the device and the system.
-    pub fn progress(&mut self, now: Instant) -> Result<SoftProgress, Error> {
-        loop {
-            let result = self.step(now);
-            match &result {
-                Ok(None) => {}
-                Ok(Some(SoftProgress::Rejected(_))) | Err(_) => {
-                    self.state = State::Over;
-                    return result.map(|p| p.unwrap_or(SoftProgress::Pending));
-                }
-                Ok(Some(SoftProgress::Pending)) if now >= self.deadline => {
-                    self.state = State::Over;
-                    return Err(Error::TimedOut);
-                }
-                Ok(Some(_)) => return result.map(|p| p.unwrap_or(SoftProgress::Pending)),
-            }
-        }
-    }
-
     /// One step; `None` if there may be another at once.
     fn step(&mut self, now: Instant) -> Result<Option<SoftProgress>, Error> {
         const PENDING: Option<SoftProgress> = Some(SoftProgress::Pending);
@@ -165,78 +142,6 @@ impl SoftConnecting {
             State::Answered { .. } | State::Over => return Ok(PENDING),
         }
         Ok(None)
-    }
-
-    /// Sends the request: the number of the local queue pair and at most
-    /// [`PrivateData::REQUEST`](crate::PrivateData::REQUEST) bytes.
-    ///
-    /// # Errors
-    /// `LocalPrivateData`; `LocalState` before the path is known or a second time; `Refused` if the
-    /// listener has gone away.
-    pub fn send_request(&mut self, qp_num: QpNum, private_data: &[u8]) -> Result<(), Error> {
-        let request = RequestMessage::new(qp_num, private_data)?;
-        let State::Linked { message_socket, .. } = &self.state else {
-            return Err(Error::LocalState("the path is not known, or the request is sent"));
-        };
-        message_socket.send(request.as_bytes(), &[]).map_err(gone_means_refused)?;
-        self.state = match std::mem::replace(&mut self.state, State::Over) {
-            State::Linked { message_socket, path, .. } => {
-                State::RequestSent { message_socket, path }
-            }
-            other => other,
-        };
-        Ok(())
-    }
-
-    /// Reports that the local queue pair runs. The connection exists from here on.
-    ///
-    /// # Errors
-    /// `LocalState` before [`SoftProgress::Accepted`]; `PeerGone`.
-    #[doc(alias = "rdma_establish")]
-    pub fn establish(&mut self) -> Result<SoftConnection, Error> {
-        match std::mem::replace(&mut self.state, State::Over) {
-            State::Answered { message_socket, path } => {
-                message_socket.send(Bare::new(Kind::Ready).as_bytes(), &[])?;
-                let port = Some(Arc::clone(&self.port));
-                Ok(SoftConnection::new(message_socket, path, self.local, self.dest, port))
-            }
-            other => {
-                self.state = other;
-                Err(Error::LocalState("not accepted"))
-            }
-        }
-    }
-
-    /// The local canonical address.
-    #[must_use]
-    pub fn local_addr(&self) -> SocketAddr {
-        self.local
-    }
-
-    /// The canonical address of the peer.
-    #[must_use]
-    pub fn peer_addr(&self) -> SocketAddr {
-        self.dest
-    }
-
-    /// Events to poll the descriptor for; none while only a timeout can lead on.
-    #[must_use]
-    pub fn interest(&self) -> PollFlags {
-        match self.state {
-            State::Full { .. } | State::Linked { .. } | State::Answered { .. } | State::Over => {
-                PollFlags::empty()
-            }
-            _ => PollFlags::IN,
-        }
-    }
-
-    /// When to call [`Self::progress`] at the latest.
-    #[must_use]
-    pub fn next_timeout(&self) -> Instant {
-        match &self.state {
-            State::Full { again, .. } => (*again).min(self.deadline),
-            _ => self.deadline,
-        }
     }
 
     /// Tries the names in turn; sends HELLO to the first listener that accepts.
@@ -326,6 +231,79 @@ impl SoftConnecting {
             self.state = State::Answered { message_socket, path };
         }
         Ok(SoftProgress::Accepted(answer))
+    }
+}
+
+impl Connecting<SoftManager> for SoftConnecting {
+    fn progress(&mut self, now: Instant) -> Result<SoftProgress, Error> {
+        loop {
+            let result = self.step(now);
+            match &result {
+                Ok(None) => {}
+                Ok(Some(SoftProgress::Rejected(_))) | Err(_) => {
+                    self.state = State::Over;
+                    return result.map(|p| p.unwrap_or(SoftProgress::Pending));
+                }
+                Ok(Some(SoftProgress::Pending)) if now >= self.deadline => {
+                    self.state = State::Over;
+                    return Err(Error::TimedOut);
+                }
+                Ok(Some(_)) => return result.map(|p| p.unwrap_or(SoftProgress::Pending)),
+            }
+        }
+    }
+
+    fn send_request(&mut self, qp_num: QpNum, private_data: &[u8]) -> Result<(), Error> {
+        let request = RequestMessage::new(qp_num, private_data)?;
+        let State::Linked { message_socket, .. } = &self.state else {
+            return Err(Error::LocalState("the path is not known, or the request is sent"));
+        };
+        message_socket.send(request.as_bytes(), &[]).map_err(gone_means_refused)?;
+        self.state = match std::mem::replace(&mut self.state, State::Over) {
+            State::Linked { message_socket, path, .. } => {
+                State::RequestSent { message_socket, path }
+            }
+            other => other,
+        };
+        Ok(())
+    }
+
+    fn establish(&mut self) -> Result<SoftConnection, Error> {
+        match std::mem::replace(&mut self.state, State::Over) {
+            State::Answered { message_socket, path } => {
+                message_socket.send(Bare::new(Kind::Ready).as_bytes(), &[])?;
+                let port = Some(Arc::clone(&self.port));
+                Ok(SoftConnection::new(message_socket, path, self.local, self.dest, port))
+            }
+            other => {
+                self.state = other;
+                Err(Error::LocalState("not accepted"))
+            }
+        }
+    }
+
+    fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    fn peer_addr(&self) -> SocketAddr {
+        self.dest
+    }
+
+    fn interest(&self) -> PollFlags {
+        match self.state {
+            State::Full { .. } | State::Linked { .. } | State::Answered { .. } | State::Over => {
+                PollFlags::empty()
+            }
+            _ => PollFlags::IN,
+        }
+    }
+
+    fn next_timeout(&self) -> Instant {
+        match &self.state {
+            State::Full { again, .. } => (*again).min(self.deadline),
+            _ => self.deadline,
+        }
     }
 }
 

@@ -1,11 +1,13 @@
 //! Established connections on the soft device, and their anchor: the Unix socket of the handshake.
 
+use super::SoftManager;
 use super::message_socket::{MessageSocket, Received};
 use super::peer_link::Path;
 use super::wire::{self, Bare, Kind};
 use crate::error::Error;
-use crate::manager::Status;
+use crate::manager::{Connected, Status};
 use crate::port::Port;
+use rustix::event::PollFlags;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -39,45 +41,36 @@ impl SoftConnection {
         Self { message_socket, path, local, peer, _port: port, ended }
     }
 
-    /// How queue pairs of this connection reach their peer.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// The local canonical address.
-    #[must_use]
-    pub fn local_addr(&self) -> SocketAddr {
-        self.local
-    }
-
-    /// The peer's canonical address.
-    #[must_use]
-    pub fn peer_addr(&self) -> SocketAddr {
-        self.peer
-    }
-
-    /// Ends the connection with a message to the peer. Both anchors hang up. Does nothing the
-    /// second time.
-    #[doc(alias = "rdma_disconnect")]
-    pub fn disconnect(&self) {
-        self.end(Kind::Disconnect);
-    }
-
-    /// As [`Self::disconnect`], but reports a reset to the peer.
-    pub fn reset(&self) {
-        self.end(Kind::Reset);
-    }
-
     fn end(&self, kind: Kind) {
         // A peer that is gone, or whose socket is full, learns it from the hang-up.
         let _ = self.message_socket.send(Bare::new(kind).as_bytes(), &[]);
         let _ = rustix::net::shutdown(&self.message_socket, rustix::net::Shutdown::Both);
     }
+}
 
-    /// The state of the peer; never blocks.
-    #[must_use]
-    pub fn status(&self) -> Status {
+impl Connected<SoftManager> for SoftConnection {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    fn peer_addr(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Both anchors hang up.
+    fn disconnect(&self) {
+        self.end(Kind::Disconnect);
+    }
+
+    fn reset(&self) {
+        self.end(Kind::Reset);
+    }
+
+    fn status(&self) -> Status {
         let known = Status::from_byte(self.ended.load(Ordering::Relaxed));
         if known != Status::Connected {
             return known;
@@ -98,6 +91,15 @@ impl SoftConnection {
             Ok(_) => status,
             Err(first) => Status::from_byte(first),
         }
+    }
+
+    fn peer_pid(&self) -> u32 {
+        self.path.peer_cred().pid
+    }
+
+    /// Only its hang-up.
+    fn interest(&self) -> PollFlags {
+        PollFlags::empty()
     }
 }
 

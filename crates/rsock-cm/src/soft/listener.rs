@@ -4,10 +4,10 @@ use super::connection::SoftConnection;
 use super::message_socket::{self, MessageSocket};
 use super::peer_link;
 use super::pending::{Pending, Service, Step};
-use super::{SoftEvent, SoftRequest};
+use super::{SoftEvent, SoftManager, SoftRequest};
 use crate::addr::{PortSpace, listen_name};
 use crate::error::Error;
-use crate::manager::RequestId;
+use crate::manager::{Listening, RequestId};
 use crate::port::Port;
 use rsock_verbs::QpNum;
 use rsock_verbs::family::{ProcessId, process};
@@ -110,103 +110,10 @@ impl SoftListener {
         Ok(Self { ctx: ctx.clone(), service, port: None, socket, set, backlog })
     }
 
-    /// Changes the backlog.
-    ///
-    /// # Errors
-    /// As `listen(2)`.
-    pub fn set_backlog(&mut self, backlog: u32) -> Result<(), Error> {
-        self.backlog = backlog.clamp(1, MAX_BACKLOG);
-        set_backlog(&self.socket, self.backlog)
-    }
-
-    /// The canonical address.
-    #[must_use]
-    pub fn local_addr(&self) -> SocketAddr {
-        self.service.local
-    }
-
     /// The port that this listener holds.
     #[must_use]
     pub fn port(&self) -> Option<&Arc<Port>> {
         self.port.as_ref()
-    }
-
-    /// Makes what progress there is, never waiting, up to the next event. Call it until it returns
-    /// `None`; then wait for the descriptor.
-    ///
-    /// # Errors
-    /// The listener itself failed, for instance for lack of descriptors: try again later. A
-    /// client's fault is an [`SoftEvent`].
-    pub fn try_next(&mut self, now: Instant) -> Result<Option<SoftEvent>, Error> {
-        if self.set.owner != process() {
-            // This is a forked child: the clients and the open device belong to the parent, the
-            // listening socket to both.
-            self.ctx = peer_link::of_this_process(&self.ctx)?;
-            self.set = Set::new(&self.socket)?;
-        }
-        loop {
-            let mut events = [epoll::Event {
-                flags: epoll::EventFlags::empty(),
-                data: epoll::EventData::new_u64(0),
-            }; BATCH];
-            let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-            let n = match epoll::wait(&self.set.epoll, &mut events, Some(&zero)) {
-                Ok(n) => n,
-                Err(Errno::INTR) => continue,
-                Err(e) => return Err(Error::System { call: "epoll_wait", source: e.into() }),
-            };
-            if n == 0 {
-                return Ok(None);
-            }
-            for event in &events[..n] {
-                let found = match event.data.u64() {
-                    LISTENING => self.take_clients(now)?,
-                    TIMER => self.resume(now),
-                    id => self.advance(id, event.flags),
-                };
-                // Other events stay in the set, which is level-triggered.
-                if found.is_some() {
-                    return Ok(found);
-                }
-            }
-        }
-    }
-
-    /// Accepts a request with the local queue pair, ready to send and receive, and at most
-    /// [`PrivateData::REPLY`](crate::PrivateData::REPLY) bytes. [`SoftEvent::Established`] follows,
-    /// or [`SoftEvent::Abandoned`].
-    ///
-    /// # Errors
-    /// `LocalPrivateData`; `LocalState` for a request that is no longer there; `PeerGone`.
-    pub fn accept(
-        &mut self,
-        id: RequestId,
-        qp_num: QpNum,
-        private_data: &[u8],
-    ) -> Result<(), Error> {
-        let pending =
-            self.set.pending.get_mut(&id.0).ok_or(Error::LocalState("no such request"))?;
-        pending.accept(qp_num, private_data)
-    }
-
-    /// Rejects a request with at most [`PrivateData::REJECT`](crate::PrivateData::REJECT) bytes.
-    ///
-    /// # Errors
-    /// `LocalPrivateData`; `LocalState` for a request that is no longer there.
-    pub fn reject(&mut self, id: RequestId, private_data: &[u8]) -> Result<(), Error> {
-        let pending = self.set.pending.get(&id.0).ok_or(Error::LocalState("no such request"))?;
-        // A client that is gone is rejected, too.
-        if let Err(e @ Error::LocalPrivateData { .. }) = pending.reject(private_data) {
-            return Err(e);
-        }
-        self.remove(id.0);
-        Ok(())
-    }
-
-    /// Handshakes under way.
-    #[must_use]
-    pub fn n_pending(&self) -> usize {
-        self.set.pending.len()
     }
 
     fn limit(&self) -> usize {
@@ -310,6 +217,72 @@ impl SoftListener {
         let _ = epoll::delete(&self.set.epoll, &pending.message_socket);
         self.set.unpause(&self.socket);
         Some(pending)
+    }
+}
+
+impl Listening<SoftManager> for SoftListener {
+    fn local_addr(&self) -> SocketAddr {
+        self.service.local
+    }
+
+    fn set_backlog(&mut self, backlog: u32) -> Result<(), Error> {
+        self.backlog = backlog.clamp(1, MAX_BACKLOG);
+        set_backlog(&self.socket, self.backlog)
+    }
+
+    fn try_next(&mut self, now: Instant) -> Result<Option<SoftEvent>, Error> {
+        if self.set.owner != process() {
+            // This is a forked child: the clients and the open device belong to the parent, the
+            // listening socket to both.
+            self.ctx = peer_link::of_this_process(&self.ctx)?;
+            self.set = Set::new(&self.socket)?;
+        }
+        loop {
+            let mut events = [epoll::Event {
+                flags: epoll::EventFlags::empty(),
+                data: epoll::EventData::new_u64(0),
+            }; BATCH];
+            let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let n = match epoll::wait(&self.set.epoll, &mut events, Some(&zero)) {
+                Ok(n) => n,
+                Err(Errno::INTR) => continue,
+                Err(e) => return Err(Error::System { call: "epoll_wait", source: e.into() }),
+            };
+            if n == 0 {
+                return Ok(None);
+            }
+            for event in &events[..n] {
+                let found = match event.data.u64() {
+                    LISTENING => self.take_clients(now)?,
+                    TIMER => self.resume(now),
+                    id => self.advance(id, event.flags),
+                };
+                // Other events stay in the set, which is level-triggered.
+                if found.is_some() {
+                    return Ok(found);
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self, id: RequestId, qp_num: QpNum, private_data: &[u8]) -> Result<(), Error> {
+        let pending =
+            self.set.pending.get_mut(&id.0).ok_or(Error::LocalState("no such request"))?;
+        pending.accept(qp_num, private_data)
+    }
+
+    fn reject(&mut self, id: RequestId, private_data: &[u8]) -> Result<(), Error> {
+        let pending = self.set.pending.get(&id.0).ok_or(Error::LocalState("no such request"))?;
+        // A client that is gone is rejected, too.
+        if let Err(e @ Error::LocalPrivateData { .. }) = pending.reject(private_data) {
+            return Err(e);
+        }
+        self.remove(id.0);
+        Ok(())
+    }
+
+    fn n_pending(&self) -> usize {
+        self.set.pending.len()
     }
 }
 

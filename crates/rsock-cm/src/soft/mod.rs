@@ -36,8 +36,13 @@ pub use crate::manager::{Answer, RequestId, Status};
 pub use connecting::SoftConnecting;
 pub use connection::SoftConnection;
 pub use listener::SoftListener;
-pub use manager::SoftManager;
 pub use rsock_verbs::soft::SoftContext;
+
+/// Connections between processes of this host.
+#[derive(Clone, Debug)]
+pub struct SoftManager {
+    ctx: SoftContext,
+}
 
 /// What happened at a listener.
 pub type SoftEvent = crate::manager::Event<SoftManager>;

@@ -8,6 +8,7 @@ mod processes;
 use super::wire::Kind;
 use super::*;
 use crate::conformance::{self, Fixture, Watchdog, once_free};
+use crate::manager::{Connected, Connecting, Listening};
 use crate::{Error, Port, PortSpace, PrivateData};
 use rsock_verbs::QpNum;
 use rsock_verbs::soft::SoftContext;

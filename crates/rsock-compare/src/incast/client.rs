@@ -38,7 +38,7 @@ pub(super) fn run<S: Socket>() -> Result<(), Error> {
 /// How long a client and the service threads have to find their paths.
 const SETTLE_LIMIT: Duration = Duration::from_secs(20);
 /// How long a call waits for an answer.
-const PATIENCE: Duration = Duration::from_millis(5);
+const ANSWER_LIMIT: Duration = Duration::from_millis(5);
 /// Feedbacks received in a call.
 const AT_ONCE: usize = 64;
 /// How often a client without a grant yields its CPU before it receives with a system call. PERF:
@@ -63,7 +63,7 @@ impl<S: Socket> Client<S> {
         }
         let any = if task.to.first().ok_or_else(bad)?.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
         let socket = S::bind(any.parse().map_err(|_| bad())?)?;
-        socket.set_limit(PATIENCE)?;
+        socket.set_limit(ANSWER_LIMIT)?;
         let bytes = vec![0x5a; task.plan.size * usize::from(task.plan.depth)];
         let client = Self { socket, task, bytes, sent: 0, timeouts: 0 };
         for to in &client.task.to {

@@ -180,7 +180,7 @@ impl Client {
 }
 
 /// How long clients may take beside the time that they measure, for instance to find their paths.
-const GRACE: Duration = Duration::from_secs(60);
+const OVERHEAD_LIMIT: Duration = Duration::from_secs(60);
 
 fn run_once<S: Socket>(
     args: &Args,
@@ -190,7 +190,7 @@ fn run_once<S: Socket>(
 ) -> Result<Run, Error> {
     let failed = || Error::io(format!("incast to {addr} failed"));
     let stream = TcpStream::connect(addr).map_err(failed())?;
-    stream.set_read_timeout(Some(GRACE)).map_err(failed())?;
+    stream.set_read_timeout(Some(OVERHEAD_LIMIT)).map_err(failed())?;
     let mut answers = BufReader::new(&stream);
     let mut ask = |request: Request| -> Result<Response, Error> {
         wire::write(&mut &stream, &request).map_err(failed())?;
@@ -217,14 +217,14 @@ fn run_once<S: Socket>(
         client.send(&task)?;
         clients.push(client);
     }
-    let deadline = Instant::now() + GRACE;
+    let deadline = Instant::now() + OVERHEAD_LIMIT;
     for client in &mut clients {
         let Message::Ready = client.receive(deadline)? else { return Err(unexpected()) };
     }
     let Response::Ready = ask(Request::Begin)? else { return Err(unexpected()) };
     clients.iter_mut().try_for_each(|client| client.send(&()))?;
     show(progress, args.time);
-    let deadline = Instant::now() + GRACE;
+    let deadline = Instant::now() + OVERHEAD_LIMIT;
     let receive = |client: &mut Client| match client.receive(deadline)? {
         Message::Sent(sent) => Ok(sent),
         _ => Err(unexpected()),

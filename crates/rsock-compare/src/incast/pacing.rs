@@ -74,7 +74,7 @@ struct Window {
     /// The size at which datagrams were lost last, and since when it counts.
     ceiling: Option<(u64, Instant)>,
     /// How long the ceiling holds before a larger window is tried.
-    patience: Duration,
+    hold_time: Duration,
     /// Whether the ceiling was raised since the last loss.
     is_trying: bool,
     /// Datagrams that arrived in a row since the size changed.
@@ -89,7 +89,7 @@ const SILENCE: Duration = Duration::from_millis(500);
 const FIRST: u64 = 4;
 const MOST: u64 = 512;
 /// How long a ceiling holds at first, and at most.
-const PATIENCE: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(8)];
+const HOLD_TIME: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(8)];
 
 impl Window {
     /// The window for a queue that has room for `known` datagrams, if that is known.
@@ -101,7 +101,7 @@ impl Window {
             size,
             most,
             ceiling: None,
-            patience: PATIENCE[0],
+            hold_time: HOLD_TIME[0],
             is_trying: false,
             n_arrived: 0,
             n_old: 0,
@@ -120,9 +120,9 @@ impl Window {
             _ if self.size >= self.most => self.most,
             None => (self.size * 2).min(self.most),
             Some((ceiling, _)) if self.size + 1 < ceiling => self.size + 1,
-            Some((ceiling, since)) if now.saturating_duration_since(since) >= self.patience => {
+            Some((ceiling, since)) if now.saturating_duration_since(since) >= self.hold_time => {
                 // No loss for so long means that the last try went well, if there was one.
-                self.patience = PATIENCE[0];
+                self.hold_time = HOLD_TIME[0];
                 self.ceiling = Some((ceiling + (ceiling / 4).max(1), now));
                 self.is_trying = true;
                 self.size
@@ -139,8 +139,8 @@ impl Window {
         if !is_old {
             self.n_old = self.size;
             self.ceiling = Some((self.size, now));
-            self.patience =
-                if self.is_trying { (self.patience * 2).min(PATIENCE[1]) } else { PATIENCE[0] };
+            self.hold_time =
+                if self.is_trying { (self.hold_time * 2).min(HOLD_TIME[1]) } else { HOLD_TIME[0] };
             self.is_trying = false;
             let less = n.clamp(self.size.div_ceil(8), self.size.div_ceil(2));
             self.size = (self.size - less).max(1);

@@ -12,7 +12,8 @@ use crate::accelerate::{AcceleratedStream, FallbackReason, offsets};
 use crate::metrics::{self, Direction};
 use crate::sys;
 use rsock_proto::switch::{
-    Cause, Conditions, Fact, Fault, FlagConditions, Message, Observation, Peeked, Seen, Step, Wire,
+    Cause, Conditions, DirectionSwitch, Fact, Fault, FlagConditions, Message, Observation, Peeked,
+    Seen, Step, Wire,
 };
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
@@ -21,7 +22,7 @@ use std::time::Duration;
 
 /// How long the end of a stream may take to arrive on the ring after the socket's end. The sender
 /// saw its bytes arrive before it closed the socket.
-const GRACE: Duration = Duration::from_secs(3);
+const RING_END_LIMIT: Duration = Duration::from_secs(3);
 
 /// What one try of a call observes: its socket and its ring.
 pub(super) struct Subject<'a> {
@@ -57,20 +58,17 @@ pub(super) trait Switched {
     /// The flag that is set once the kernel alone serves this direction, for good.
     const PLAIN: u32;
 
-    type Switch;
+    type Switch: DirectionSwitch;
 
-    fn switch(&mut self) -> &mut Self::Switch;
+    fn switch(&self) -> &Self::Switch;
 
-    fn is_on_ring(&self) -> bool;
-
-    fn is_on_tcp(&self) -> bool;
-
-    fn is_settled(&self, now: Conditions) -> bool;
+    fn switch_mut(&mut self) -> &mut Self::Switch;
 
     /// The conditions that the clocks and counters of this direction give.
     fn conditions(&self, path: &Path) -> Conditions;
 
-    fn note_send(&mut self, message: Message, is_sent: bool, seen: &mut Seen);
+    /// A message of the switch was sent.
+    fn note_sent(&mut self, _message: Message) {}
 
     /// For [`Observation::KernelRead`] and [`Observation::KernelWritten`].
     fn kernel_count(fd: BorrowedFd<'_>) -> io::Result<Option<u64>>;
@@ -91,32 +89,21 @@ impl Switched for Receiving {
 
     type Switch = rsock_proto::switch::Receiver;
 
-    fn switch(&mut self) -> &mut Self::Switch {
+    fn switch(&self) -> &Self::Switch {
+        &self.switch
+    }
+
+    fn switch_mut(&mut self) -> &mut Self::Switch {
         &mut self.switch
-    }
-
-    fn is_on_ring(&self) -> bool {
-        self.switch.is_on_ring()
-    }
-
-    fn is_on_tcp(&self) -> bool {
-        self.switch.is_on_tcp()
-    }
-
-    fn is_settled(&self, now: Conditions) -> bool {
-        self.switch.is_settled(now)
     }
 
     fn conditions(&self, path: &Path) -> Conditions {
         let is_check_due = self.is_socket_check_due();
-        let is_over = path.is_remote() && self.ended_since.is_some_and(|s| s.elapsed() >= GRACE);
+        let is_over =
+            path.is_remote() && self.ended_since.is_some_and(|s| s.elapsed() >= RING_END_LIMIT);
         Conditions::NONE
             .with_if(Conditions::SOCKET_CHECK_DUE, is_check_due)
             .with_if(Conditions::END_OVERDUE, is_over)
-    }
-
-    fn note_send(&mut self, message: Message, is_sent: bool, seen: &mut Seen) {
-        self.switch.note_send(message, is_sent, seen);
     }
 
     fn kernel_count(fd: BorrowedFd<'_>) -> io::Result<Option<u64>> {
@@ -146,20 +133,12 @@ impl Switched for Sending {
 
     type Switch = rsock_proto::switch::Sender;
 
-    fn switch(&mut self) -> &mut Self::Switch {
+    fn switch(&self) -> &Self::Switch {
+        &self.switch
+    }
+
+    fn switch_mut(&mut self) -> &mut Self::Switch {
         &mut self.switch
-    }
-
-    fn is_on_ring(&self) -> bool {
-        self.switch.is_on_ring()
-    }
-
-    fn is_on_tcp(&self) -> bool {
-        self.switch.is_on_tcp()
-    }
-
-    fn is_settled(&self, now: Conditions) -> bool {
-        self.switch.is_settled(now)
     }
 
     fn conditions(&self, path: &Path) -> Conditions {
@@ -169,9 +148,8 @@ impl Switched for Sending {
             .with_if(Conditions::DEVICE_SILENT, path.is_remote() && is_device_silent(self))
     }
 
-    fn note_send(&mut self, message: Message, is_sent: bool, seen: &mut Seen) {
-        self.switch.note_send(message, is_sent, seen);
-        if is_sent && matches!(message, Message::Up { .. } | Message::Down) {
+    fn note_sent(&mut self, message: Message) {
+        if matches!(message, Message::Up { .. } | Message::Down) {
             let is_leaving = !self.switch.is_on_ring() && !self.switch.is_on_tcp();
             self.full_since = None;
             self.leaving_since = is_leaving.then(sys::now);
@@ -203,7 +181,7 @@ impl AcceleratedStream {
             return Conditions::from(flags).without(Conditions::PAIRED);
         };
         let flags = self.dirs.conditions().with(subject.call);
-        let may_move = at.is_on_tcp() && !flags.has(FlagConditions::PINNED);
+        let may_move = at.switch().is_on_tcp() && !flags.has(FlagConditions::PINNED);
         let waiters = &self.dirs.shared.0.kernel_only_waiters;
         Conditions::from(flags)
             .with(at.conditions(path))
@@ -245,9 +223,9 @@ impl AcceleratedStream {
         subject: &mut Subject<'_>,
         mut query: impl FnMut(&mut T::Switch, &mut Seen) -> Step<D>,
     ) -> io::Result<D> {
-        let was_on_ring = at.is_on_ring();
+        let was_on_ring = at.switch().is_on_ring();
         let answer = loop {
-            match query(at.switch(), seen) {
+            match query(at.switch_mut(), seen) {
                 Step::Done(answer) => break answer,
                 Step::Observe(observation) => {
                     let fact = self.observe(observation, at, subject)?;
@@ -255,7 +233,10 @@ impl AcceleratedStream {
                 }
                 Step::Send(message) => {
                     let is_sent = subject.path.is_some_and(|path| path.send_message(message));
-                    at.note_send(message, is_sent, seen);
+                    at.switch_mut().note_send(message, is_sent, seen);
+                    if is_sent {
+                        at.note_sent(message);
+                    }
                 }
                 Step::Pin(cause) => {
                     self.pin_for(reason_of(cause));
@@ -263,12 +244,12 @@ impl AcceleratedStream {
                 }
             }
         };
-        if at.is_on_ring() != was_on_ring {
+        if at.switch().is_on_ring() != was_on_ring {
             let kind =
                 subject.path.filter(|_| !was_on_ring).map_or(metrics::Transport::Tcp, Path::kind);
             self.note_transport(T::DIRECTION, kind);
         }
-        if at.is_settled(seen.now()) && !self.has(T::PLAIN) {
+        if at.switch().is_settled(seen.now()) && !self.has(T::PLAIN) {
             self.dirs.raise_plain(T::PLAIN);
             at.settled(self, subject.path);
         }

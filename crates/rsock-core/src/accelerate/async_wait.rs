@@ -15,6 +15,7 @@ use crate::accelerate::peer_check::SOCKET_CHECK_INTERVAL;
 use crate::accelerate::state::FLAG_BROKEN;
 use crate::accelerate::{AcceleratedStream, PATIENCE};
 use crate::interrupt::Section;
+use rsock_proto::switch::DirectionSwitch;
 use std::io;
 use std::time::Duration;
 
@@ -39,7 +40,7 @@ impl Mark {
     }
 }
 
-/// The shortest wait that [`AcceleratedStream::patience`] asks for.
+/// The shortest wait that [`AcceleratedStream::room_retry_after`] asks for.
 const SHORTEST: Duration = Duration::from_micros(100);
 
 impl AcceleratedStream {
@@ -107,7 +108,7 @@ impl AcceleratedStream {
     /// After a receive that would have blocked: when to try again without an event, or `None` if an
     /// event will come. The socket has ended, and the end of the stream may still be on its way.
     #[must_use]
-    pub fn grace(&self) -> Option<Duration> {
+    pub fn end_retry_after(&self) -> Option<Duration> {
         if !self.path().is_some_and(Path::is_remote) || self.has(FLAG_BROKEN) {
             return None;
         }
@@ -118,14 +119,14 @@ impl AcceleratedStream {
     /// After a send that would have blocked: how long to wait for the ring at most before trying
     /// again, or `None` if it is the socket's buffer that is full.
     #[must_use]
-    pub fn patience(&self) -> Option<Duration> {
+    pub fn room_retry_after(&self) -> Option<Duration> {
         let _section = Section::enter();
         let tx = self.dirs.tx.0.lock();
         if tx.switch.is_on_ring() {
-            let patience = self.path().map_or(PATIENCE, Path::patience);
+            let limit = self.path().map_or(PATIENCE, Path::patience);
             let since = tx.full_since.map_or(Duration::ZERO, |since| since.elapsed());
             // Never zero: the message by which the writer leaves may have to wait too.
-            return Some(patience.saturating_sub(since).max(SHORTEST));
+            return Some(limit.saturating_sub(since).max(SHORTEST));
         }
         // Between hosts TCP is not used before the device has delivered what was sent.
         (!tx.switch.is_on_tcp()).then_some(PATIENCE)

@@ -8,11 +8,23 @@
 
 use crate::interrupt::{Section, Watch};
 use crate::sys;
+use rustix::fd::BorrowedFd;
+use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Pause between two checks of a call that has stopped.
 const PAUSE: Duration = Duration::from_micros(100);
+
+/// A stream whose calls may end before they have done what the program asked for.
+pub(super) trait EndsCalls {
+    /// What stops calls for a handoff, if the stream can be handed off.
+    fn call_stops(&self) -> Option<&CallStops>;
+
+    /// Ends the stream by a reset that has been found, and which the call is about to report.
+    /// Returns the error.
+    fn report_reset(&self, fd: BorrowedFd<'_>) -> io::Error;
+}
 
 /// What calls in progress have to do.
 #[derive(Debug, Default)]

@@ -1,6 +1,7 @@
 //! How a connection ends: by a half-close, by a close, or because it broke.
 
 use crate::accelerate::ask::Subject;
+use crate::accelerate::call_stops::{CallStops, EndsCalls};
 use crate::accelerate::path::Path;
 use crate::accelerate::state::{
     FLAG_BROKEN, FLAG_ENDED, FLAG_RX_PLAIN, FLAG_RX_SHUT, FLAG_TX_SHUT, Sending,
@@ -9,7 +10,7 @@ use crate::accelerate::{AcceleratedStream, FallbackReason, PARK, offsets, verify
 use crate::interrupt::Section;
 use crate::metrics::{self, Direction};
 use crate::sys;
-use rsock_proto::switch::{Conditions, End, Receiver, Seen};
+use rsock_proto::switch::{Conditions, DirectionSwitch, End, Receiver, Seen};
 use rustix::fd::BorrowedFd;
 use rustix::net::Shutdown;
 use std::io;
@@ -170,17 +171,6 @@ impl AcceleratedStream {
         is_closed == Some(true)
     }
 
-    /// Ends the connection by the reset that was found. The first call that asks reports it.
-    pub(super) fn report_reset(&self, fd: BorrowedFd<'_>) -> io::Error {
-        let _section = Section::enter();
-        self.dirs.raise(FLAG_ENDED);
-        let mut tx = self.dirs.tx.0.lock();
-        tx.switch.break_off();
-        self.note_transport(Direction::Send, metrics::Transport::Tcp);
-        let _ = rustix::net::shutdown(fd, Shutdown::Both);
-        rustix::io::Errno::CONNRESET.into()
-    }
-
     /// To be called when the process is about to end: delivers what has not reached the peer's host
     /// yet.
     pub fn finish(&self) {
@@ -227,6 +217,23 @@ impl AcceleratedStream {
             }
         }
         error_of_broken(self.path())
+    }
+}
+
+impl EndsCalls for AcceleratedStream {
+    fn call_stops(&self) -> Option<&CallStops> {
+        Some(&self.call_stops)
+    }
+
+    /// The first call that asks reports it.
+    fn report_reset(&self, fd: BorrowedFd<'_>) -> io::Error {
+        let _section = Section::enter();
+        self.dirs.raise(FLAG_ENDED);
+        let mut tx = self.dirs.tx.0.lock();
+        tx.switch.break_off();
+        self.note_transport(Direction::Send, metrics::Transport::Tcp);
+        let _ = rustix::net::shutdown(fd, Shutdown::Both);
+        rustix::io::Errno::CONNRESET.into()
     }
 }
 

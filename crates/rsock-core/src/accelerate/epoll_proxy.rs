@@ -12,7 +12,7 @@ use crate::accelerate::state::{FLAG_EPOLL_PROXY, FlagBits, Receiving};
 use crate::doorbell::Doorbell;
 use crate::interrupt::Section;
 use crate::sys;
-use rsock_proto::switch::{Receiver, RingInput};
+use rsock_proto::switch::{DirectionSwitch, Receiver, RingInput};
 use rsock_verbs::HighFd;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};

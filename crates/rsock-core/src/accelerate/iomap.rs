@@ -8,11 +8,11 @@
 
 use crate::accelerate::path::Path;
 use crate::accelerate::{AcceleratedStream, FIRST_SEARCH_CALL};
-use crate::engine::{IomapError, QpStream, SendError};
+use crate::engine::{ExposedRegion, ExposesMemory, IomapError, QpStream, SendError};
 use crate::interrupt::Section;
 use crate::metrics::{self, Direction};
+use rsock_verbs::MemoryRegion;
 use rsock_verbs::soft::Soft;
-use rsock_verbs::{Backend, MemoryRegion};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::io;
@@ -45,13 +45,13 @@ impl AcceleratedStream {
     /// # Errors
     /// `ENOTCONN` before the peer is found; `ENOMEM` if the peer's iomap has no free entry;
     /// `EINVAL` for more than 4 GiB.
-    pub fn expose(self: &Arc<Self>, len: usize, offset: u64) -> io::Result<AcceleratedRegion> {
+    pub fn expose(self: &Arc<Self>, len: usize, offset: u64) -> io::Result<ExposedRegion> {
         let (region, _) = self.soft_stream()?.expose(len, Some(offset)).map_err(|e| match e {
             IomapError::NoEntry => io::Error::from(Errno::NOMEM),
             IomapError::TooLong => Errno::INVAL.into(),
             IomapError::Device(e) => e.into(),
         })?;
-        Ok(AcceleratedRegion { stream: Arc::clone(self), region })
+        Ok(ExposedRegion::new(Arc::<Self>::clone(self), region))
     }
 
     /// Tells the peer which regions were exposed and closed since the last call. The peer learns of
@@ -80,58 +80,19 @@ impl AcceleratedStream {
     }
 }
 
+impl ExposesMemory for AcceleratedStream {
+    fn unexpose(&self, region: &dyn MemoryRegion) {
+        if let Some(path) = self.path().and_then(Path::soft) {
+            path.unexpose(region);
+        }
+    }
+}
+
 fn errno(e: SendError) -> io::Error {
     match e {
         SendError::WouldBlock => Errno::AGAIN.into(),
         SendError::Fault => Errno::FAULT.into(),
         SendError::Closed => Errno::PIPE.into(),
         SendError::Failed(errno) => io::Error::from_raw_os_error(errno),
-    }
-}
-
-/// Memory that the peer may write at any time: an exposed region of an accelerated stream. Closed
-/// when dropped. It keeps the path, and so what the peer wrote, beyond the end of the connection.
-#[derive(Debug)]
-pub struct AcceleratedRegion {
-    stream: Arc<AcceleratedStream>,
-    region: Arc<<Soft as Backend>::Mr>,
-}
-
-impl AcceleratedRegion {
-    /// Its length in bytes.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.region.len()
-    }
-
-    /// Whether it is empty; never true.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.region.is_empty()
-    }
-
-    /// Copies out what is there now. Bytes that the peer is writing at this moment may be copied
-    /// half old and half new.
-    ///
-    /// # Panics
-    /// If `at..at + dst.len()` is not inside.
-    pub fn read_at(&self, at: usize, dst: &mut [u8]) {
-        self.region.copy_out(at, dst);
-    }
-
-    /// Copies `src` in.
-    ///
-    /// # Panics
-    /// If `at..at + src.len()` is not inside.
-    pub fn write_at(&self, at: usize, src: &[u8]) {
-        self.region.copy_in(at, src);
-    }
-}
-
-impl Drop for AcceleratedRegion {
-    fn drop(&mut self) {
-        if let Some(path) = self.stream.path().and_then(Path::soft) {
-            path.unexpose(&self.region);
-        }
     }
 }

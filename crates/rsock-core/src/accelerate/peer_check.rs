@@ -3,6 +3,7 @@
 use crate::accelerate::path::Path;
 use crate::accelerate::state::{Receiving, Sending};
 use crate::sys;
+use rsock_proto::switch::DirectionSwitch;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 

@@ -20,7 +20,9 @@ use crate::engine::{WITHOUT_BELL, spin_on};
 use crate::interrupt::{Section, Watch};
 use crate::metrics::Direction;
 use crate::sys;
-use rsock_proto::switch::{Fact, KernelInput, Output, Receiver, RingInput, Sender};
+use rsock_proto::switch::{
+    DirectionSwitch, Fact, KernelInput, Output, Receiver, RingInput, Sender,
+};
 use rustix::event::PollFlags;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::cell::Cell;

@@ -16,6 +16,11 @@ pub(super) struct TimeLimit {
     deadline: Option<Option<Instant>>,
 }
 
+/// The time of one wait: `most`, or what is `left` if that is less.
+pub(super) fn at_most(most: Duration, left: Option<Duration>) -> Duration {
+    left.map_or(most, |left| left.min(most))
+}
+
 impl TimeLimit {
     /// The limit that `option` sets.
     pub(super) fn new(option: Timeout) -> Self {

@@ -74,13 +74,13 @@ pub(super) fn leave(fd: RawFd) {
     }
 }
 
-/// Closes the files behind duplicates that were left longer ago than `grace`. The numbers stay
+/// Closes the files behind duplicates that were left longer ago than `lifetime`. The numbers stay
 /// reserved, and name the notice's file, because a call may still use them.
-pub(super) fn revoke(grace: Duration) {
-    let grace = u32::try_from(grace.as_millis()).unwrap_or(u32::MAX);
+pub(super) fn revoke(lifetime: Duration) {
+    let lifetime = u32::try_from(lifetime.as_millis()).unwrap_or(u32::MAX);
     for (entry, left) in ALL.iter().zip(&LEFT) {
         let since = left.load(Ordering::Relaxed);
-        if since == 0 || sys::tick().wrapping_sub(since) < grace {
+        if since == 0 || sys::tick().wrapping_sub(since) < lifetime {
             continue;
         }
         let placeholder = notice::fd();

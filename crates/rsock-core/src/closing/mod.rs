@@ -15,7 +15,7 @@
 //!
 //! A call may switch late, on a busy machine, or never, because a `longjmp` has left it. So the
 //! closer waits for a bounded time. If a call has not switched by then, the duplicate stays for it
-//! ([`GRACE`]), and the next closing after that revokes it.
+//! ([`DUPLICATE_LIFETIME`]), and the next closing after that revokes it.
 
 mod duplicates;
 pub(crate) mod notice;
@@ -51,7 +51,7 @@ const NUMBER_SHIFT: u32 = 40;
 const MAX_WAIT: Duration = Duration::from_millis(20);
 /// How long a duplicate stays for calls that have not switched. The peer learns of the close that
 /// much later, and not before another descriptor is closed under a call.
-const GRACE: Duration = Duration::from_secs(2);
+const DUPLICATE_LIFETIME: Duration = Duration::from_secs(2);
 /// Checks with a yield between them, before the closer sleeps between two checks.
 const YIELDS: u32 = 50;
 /// Sleep between two checks.
@@ -172,7 +172,7 @@ impl Closings {
             return;
         }
         let _section = Section::enter();
-        duplicates::revoke(GRACE);
+        duplicates::revoke(DUPLICATE_LIFETIME);
         let duplicate = fd.and_then(duplicates::make);
         let mut is_used = false;
         let close = |state: u64| {

@@ -7,6 +7,7 @@ use crate::datagram::header::{KEY, QueueHeader};
 use crate::datagram::route::{Medium, Route};
 use crate::datagram::source_check::SourceCheck;
 use crate::sys;
+use rsock_cm::manager::{Connected as _, Connecting as _, Listening as _};
 use rsock_cm::soft::{
     SoftConnecting as Connecting, SoftEvent as Event, SoftListener as Listener,
     SoftProgress as Progress,

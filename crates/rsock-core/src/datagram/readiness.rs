@@ -8,7 +8,8 @@
 //! queue](Datagram::n_remote_queues) must arm again. Handshakes need no watching: a peer that asks
 //! for a lane sends by UDP until it has the lane, and each packet makes the task try again.
 //!
-//! A send may find no room in the UDP socket, or on a device: [`Datagram::patience`] tells which.
+//! A send may find no room in the UDP socket, or on a device: [`Datagram::room_retry_after`] tells
+//! which.
 
 use crate::Doorbell;
 use crate::datagram::flags::MessageFlags;
@@ -96,7 +97,7 @@ impl Datagram {
             return true;
         }
         // This call notices room on a device.
-        let _ = self.patience();
+        let _ = self.room_retry_after();
         self.mark() != mark
     }
 
@@ -124,9 +125,9 @@ impl Datagram {
     /// most, before the next try. `None` if the UDP socket has no room, or if the
     /// [mark](Self::mark) has changed.
     #[must_use]
-    pub fn patience(&self) -> Option<Duration> {
+    pub fn room_retry_after(&self) -> Option<Duration> {
         let remote = self.remote.get().and_then(Option::as_ref)?;
-        remote.queues().filter_map(|queue| queue.patience()).min()
+        remote.queues().filter_map(|queue| queue.room_retry_after()).min()
     }
 
     /// Which of `events` hold now, as `poll(2)` reports them; polls UDP.

@@ -159,7 +159,7 @@ impl Queue {
 
     /// After a datagram found no room: how long to wait for some, at most. Zero where there is room
     /// now, or may never be. `None` if there has been room since.
-    pub(super) fn patience(&self) -> Option<Duration> {
+    pub(super) fn room_retry_after(&self) -> Option<Duration> {
         // SYNC(room): pairs with `is_moving`.
         if self.full_since.load(Acquire) == 0 {
             return None;

@@ -66,7 +66,7 @@ impl ProbeState {
     /// Notes that a probe is sent at `now`. Returns how long to wait for its answer.
     fn note_probe(&mut self, now: Instant) -> Duration {
         (self.since, self.n_unanswered) = (now, self.n_unanswered.saturating_add(1));
-        self.settings.patience(self.n_unanswered)
+        self.settings.wait_after(self.n_unanswered)
     }
 }
 

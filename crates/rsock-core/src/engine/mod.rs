@@ -15,6 +15,7 @@ mod buffers;
 mod config;
 mod delivery_timeout;
 mod end;
+mod exposed_region;
 mod extensions;
 mod keepalive;
 mod park;
@@ -29,6 +30,8 @@ mod shared;
 mod wait;
 
 pub use config::{Config, Wire};
+pub use exposed_region::ExposedRegion;
+pub(crate) use exposed_region::ExposesMemory;
 pub use park::Armed;
 pub(crate) use park::WITHOUT_BELL;
 pub use ready::Ready;

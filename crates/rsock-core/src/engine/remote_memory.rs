@@ -208,8 +208,8 @@ impl<B: Backend> QpStream<B> {
     }
 
     /// Withdraws memory from [`Self::expose`].
-    pub fn unexpose(&self, region: &Arc<B::Mr>) {
-        self.withdraw(|r| Arc::ptr_eq(r, region));
+    pub fn unexpose(&self, region: &dyn MemoryRegion) {
+        self.withdraw(|r| r.addr() == region.addr() && r.len() == region.len());
     }
 
     fn withdraw(&self, wanted: impl Fn(&Arc<B::Mr>) -> bool) -> bool {

@@ -3,7 +3,7 @@
 use crate::accelerate::{AcceleratedStream, Channels, FallbackReason, Need, Side};
 use rustix::net::{RecvFlags, SendFlags};
 use std::fmt;
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
@@ -166,30 +166,6 @@ impl Drop for AcceleratedSocket {
         if let (Some(accelerated), OnDrop::Close) = (&self.accelerated, self.on_drop) {
             accelerated.close(self.socket.as_fd());
         }
-    }
-}
-
-impl Read for &AcceleratedSocket {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        self.recv(&mut [IoSliceMut::new(buf)], RecvFlags::empty())
-    }
-
-    fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        self.recv(bufs, RecvFlags::empty())
-    }
-}
-
-impl Write for &AcceleratedSocket {
-    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        self.send(&[IoSlice::new(buf)], SendFlags::empty())
-    }
-
-    fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.send(bufs, SendFlags::empty())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 

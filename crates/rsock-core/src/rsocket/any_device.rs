@@ -279,8 +279,7 @@ impl AnyConnection {
 
     /// Takes back a region of [`Self::open_region`].
     pub(super) fn close_region(&self, region: &dyn MemoryRegion) {
-        let addr = std::ptr::with_exposed_provenance(usize::try_from(region.addr().0).unwrap_or(0));
-        self.iounmap(addr, region.len());
+        on!(self, connection => connection.stream.unexpose(region));
     }
 
     pub(super) fn write_remote(

@@ -23,15 +23,15 @@ mod poll;
 mod settings;
 mod socket;
 mod soft_device;
+mod stream_io;
 mod system_defaults;
 #[cfg(test)]
 mod tests;
 
-pub use crate::engine::{CallerMemory, RemoteAccess};
+pub use crate::engine::{CallerMemory, ExposedRegion, RemoteAccess};
 pub use accelerated_socket::AcceleratedSocket;
 pub use arguments::Family;
 pub use async_wait::WaitSet;
-pub use exposed_region::ExposedRegion;
 pub use options::{
     KeepaliveSettings, RDMA_INLINE, RDMA_IOMAPSIZE, RDMA_ROUTE, RDMA_RQSIZE, RDMA_SQSIZE, SOL_RDMA,
 };

@@ -18,6 +18,34 @@ pub struct Conditions(u32);
 #[repr(transparent)]
 pub struct FlagConditions(u32);
 
+/// What both kinds of sets can do.
+macro_rules! impl_set {
+    ($set:ident) => {
+        impl $set {
+            /// The conditions of both.
+            #[must_use]
+            pub const fn with(self, other: Self) -> Self {
+                Self(self.0 | other.0)
+            }
+
+            /// These conditions, and `other` as well if `holds`.
+            #[must_use]
+            pub const fn with_if(self, other: Self, holds: bool) -> Self {
+                if holds { self.with(other) } else { self }
+            }
+
+            /// Whether at least one of `some` holds.
+            #[must_use]
+            pub const fn has(self, some: Self) -> bool {
+                self.0 & some.0 != 0
+            }
+        }
+    };
+}
+
+impl_set!(Conditions);
+impl_set!(FlagConditions);
+
 impl FlagConditions {
     /// No flag is set.
     pub const NONE: Self = Self(0);
@@ -39,24 +67,6 @@ impl FlagConditions {
     pub const HAS_RECEIVED: Self = Self(1 << 7);
     /// The call has received on both sides of a change between TCP and the ring.
     pub const CHANNEL_CHANGED: Self = Self(1 << 8);
-
-    /// The flags of both.
-    #[must_use]
-    pub const fn with(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    /// These flags, and `other` as well if `holds`.
-    #[must_use]
-    pub const fn with_if(self, other: Self, holds: bool) -> Self {
-        if holds { self.with(other) } else { self }
-    }
-
-    /// Whether at least one of `some` is set.
-    #[must_use]
-    pub const fn has(self, some: Self) -> bool {
-        self.0 & some.0 != 0
-    }
 
     const fn all(self) -> Conditions {
         Conditions(self.0)
@@ -110,28 +120,10 @@ impl Conditions {
     /// No stream of this process moves to the ring now: it is about to `exec` or to fork.
     pub const HALTED: Self = Self(1 << 16);
 
-    /// The conditions of both.
-    #[must_use]
-    pub const fn with(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    /// These conditions, and `other` as well if `holds`.
-    #[must_use]
-    pub const fn with_if(self, other: Self, holds: bool) -> Self {
-        if holds { self.with(other) } else { self }
-    }
-
     /// These conditions without `other`.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
-    }
-
-    /// Whether at least one of `some` holds.
-    #[must_use]
-    pub const fn has(self, some: Self) -> bool {
-        self.0 & some.0 != 0
     }
 
     /// Those that are flags, for tests.

@@ -49,8 +49,8 @@
 //! | a handoff, `fork` between hosts | [`Sender::settle`], then [`Receiver::leave`] |
 //! | `shutdown` of sending | [`Sender::end`] |
 //! | `shutdown` of both | [`Receiver::request_leave`] as well |
-//! | may calls go straight to the kernel | [`Receiver::is_settled`], [`Sender::is_settled`] |
-//! | `rsock stat` | [`Receiver::is_on_ring`], [`Sender::is_on_ring`] |
+//! | may calls go straight to the kernel | [`DirectionSwitch::is_settled`] |
+//! | `rsock stat` | [`DirectionSwitch::is_on_ring`] |
 //!
 //! The caller is `rsock-core/src/accelerate/ask.rs`.
 //!
@@ -62,6 +62,7 @@
 //! is about to wait on TCP alone is counted before that lock is released.
 
 mod conditions;
+mod direction_switch;
 #[cfg(test)]
 mod explore;
 mod message;
@@ -78,6 +79,7 @@ mod step;
 mod table;
 
 pub use conditions::{Conditions, FlagConditions};
+pub use direction_switch::DirectionSwitch;
 pub use message::{Counts, Message, ReceivedMessages};
 pub use receive::{
     Input, KernelInput, LeaveStatus, PeekOrder, Read, Readable, Receiver, RingInput, WaitFor,

@@ -4,8 +4,8 @@
 use super::receive::Source;
 use super::send::Sink;
 use super::{
-    Cause, Conditions, Counts, Fact, Message, Observation, Peeked, Read, ReceivedMessages,
-    Receiver, Rules, Seen, Sender, Step, Wire, Write,
+    Cause, Conditions, Counts, DirectionSwitch, Fact, Message, Observation, Peeked, Read,
+    ReceivedMessages, Receiver, Rules, Seen, Sender, Step, Wire, Write,
 };
 use std::fmt::{Debug, Write as _};
 
@@ -279,18 +279,13 @@ impl Situation {
     }
 }
 
-/// Both directions: what `follow` needs of them.
-trait Direction: Copy {
-    fn note_send(&mut self, message: Message, is_sent: bool, seen: &mut Seen);
+/// What the table shows of a direction.
+trait Shown: DirectionSwitch + Copy {
     fn counted(&self) -> u64;
     fn place(&self) -> String;
 }
 
-impl<R: Rules> Direction for Receiver<R> {
-    fn note_send(&mut self, message: Message, is_sent: bool, seen: &mut Seen) {
-        self.note_send(message, is_sent, seen);
-    }
-
+impl<R: Rules> Shown for Receiver<R> {
     fn counted(&self) -> u64 {
         self.tcp_bytes
     }
@@ -301,11 +296,7 @@ impl<R: Rules> Direction for Receiver<R> {
     }
 }
 
-impl<R: Rules> Direction for Sender<R> {
-    fn note_send(&mut self, message: Message, is_sent: bool, seen: &mut Seen) {
-        self.note_send(message, is_sent, seen);
-    }
-
+impl<R: Rules> Shown for Sender<R> {
     fn counted(&self) -> u64 {
         self.tcp_bytes
     }
@@ -317,7 +308,7 @@ impl<R: Rules> Direction for Sender<R> {
 }
 
 /// The steps of a query until its answer, and where the direction is then.
-fn follow<T: Direction, D: Debug + Copy>(
+fn follow<T: Shown, D: Debug + Copy>(
     mut at: T,
     situation: &Situation,
     query: impl Fn(&mut T, &mut Seen) -> Step<D>,

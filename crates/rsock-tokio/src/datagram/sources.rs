@@ -41,15 +41,15 @@ impl Waitable for Datagram {
             }
         }
         if direction == Direction::Write {
-            let Some(patience) = self.socket.patience() else {
+            let Some(after) = self.socket.room_retry_after() else {
                 // The device has had room since the try, or it is the UDP socket that has none.
                 let has_room = waiter.source.mark() != mark;
                 return if has_room { Poll::Ready(Ok(())) } else { Poll::Pending };
             };
             // While there is input, an armed doorbell rings at once and does not show room.
             let has_input = self.socket.has_input();
-            let patience = if has_input { patience.min(ROOM_INTERVAL) } else { patience };
-            if patience.is_zero() || waiter.poll_retry(patience)?.is_ready() {
+            let after = if has_input { after.min(ROOM_INTERVAL) } else { after };
+            if after.is_zero() || waiter.poll_retry(after)?.is_ready() {
                 return Poll::Ready(Ok(()));
             }
             if has_input {
@@ -86,7 +86,7 @@ impl Waitable for Datagram {
         }
         // If the UDP socket has no room, the send itself returns `WouldBlock`.
         if interest.is_writable()
-            && self.socket.patience().is_none_or(|patience| patience.is_zero())
+            && self.socket.room_retry_after().is_none_or(|after| after.is_zero())
         {
             ready |= Ready::WRITABLE;
         }

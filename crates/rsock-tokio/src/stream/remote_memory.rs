@@ -8,8 +8,8 @@ use super::Stream;
 use crate::timer::Timer;
 use crate::transport::{Operations, Rsockets};
 use crate::waiting::{Direction, retry};
-use rsock_core::accelerate::{self, AcceleratedStream};
-use rsock_core::rsocket;
+use rsock_core::accelerate::AcceleratedStream;
+use rsock_core::rsocket::ExposedRegion;
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::AsFd;
@@ -56,9 +56,38 @@ impl Stream {
     ///
     /// # Cancel safety
     /// Cancel safe: a dropped future has withdrawn what it exposed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rsock_tokio::{Builder, Listener};
+    /// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> std::io::Result<()> {
+    /// const BOARD: u64 = 1; // a number that both ends know
+    /// let listener = Listener::bind("127.0.0.1:0").await?;
+    /// let mut client = Builder::new().iomap_slots(1).connect(listener.local_addr()?).await?;
+    /// let (mut server, _) = listener.accept().await?;
+    /// tokio::try_join!(client.accelerated(), server.accelerated())?;
+    ///
+    /// let board = server.expose(4096, BOARD).await?;
+    /// server.write_all(b"!").await?; // the peer may begin
+    ///
+    /// client.read_exact(&mut [0]).await?;
+    /// client.write_remote(b"hello", BOARD + 10).await?;
+    /// client.write_all(b"!").await?; // the bytes are there
+    ///
+    /// server.read_exact(&mut [0]).await?;
+    /// let mut word = [0; 5];
+    /// board.read_at(10, &mut word);
+    /// assert_eq!(&word, b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn expose(&self, len: usize, offset: u64) -> io::Result<ExposedRegion> {
         let stream = self.accelerated_stream()?;
-        let region = ExposedRegion(Region::Accelerated(stream.expose(len, offset)?));
+        let region = stream.expose(len, offset)?;
         at_intervals(|| stream.try_announce()).await?;
         Ok(region)
     }
@@ -101,7 +130,7 @@ impl Stream<Rsockets> {
     /// # Cancel safety
     /// Cancel safe: a dropped future has withdrawn what it exposed.
     pub async fn expose(&self, len: usize, offset: u64) -> io::Result<ExposedRegion> {
-        let region = ExposedRegion(Region::Rsockets(self.transport.socket().expose(len, offset)?));
+        let region = self.transport.socket().expose(len, offset)?;
         // The announcement goes ahead of what is sent: here, of nothing.
         retry(self, Direction::Write, || self.transport.try_send(&[])).await?;
         Ok(region)
@@ -170,87 +199,5 @@ async fn at_intervals<R>(mut io: impl FnMut() -> io::Result<R>) -> io::Result<R>
         timer.start(pause)?;
         poll_fn(|cx| timer.poll(cx)).await?;
         pause = (pause * 2).min(PAUSES.1);
-    }
-}
-
-/// Memory that the peer may write at any time; returned by [`Stream::expose`].
-///
-/// Dropping it withdraws the memory from the peer. What the peer wrote stays readable after the
-/// stream has been dropped.
-///
-/// # Examples
-///
-/// ```
-/// use rsock_tokio::{Builder, Listener};
-/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
-///
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> std::io::Result<()> {
-/// const BOARD: u64 = 1; // a number that both ends know
-/// let listener = Listener::bind("127.0.0.1:0").await?;
-/// let mut client = Builder::new().iomap_slots(1).connect(listener.local_addr()?).await?;
-/// let (mut server, _) = listener.accept().await?;
-/// tokio::try_join!(client.accelerated(), server.accelerated())?;
-///
-/// let board = server.expose(4096, BOARD).await?;
-/// server.write_all(b"!").await?; // the peer may begin
-///
-/// client.read_exact(&mut [0]).await?;
-/// client.write_remote(b"hello", BOARD + 10).await?;
-/// client.write_all(b"!").await?; // the bytes are there
-///
-/// server.read_exact(&mut [0]).await?;
-/// let mut word = [0; 5];
-/// board.read_at(10, &mut word);
-/// assert_eq!(&word, b"hello");
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Debug)]
-pub struct ExposedRegion(Region);
-
-#[derive(Debug)]
-enum Region {
-    Accelerated(accelerate::AcceleratedRegion),
-    Rsockets(rsocket::ExposedRegion),
-}
-
-impl ExposedRegion {
-    /// Its length in bytes.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        match &self.0 {
-            Region::Accelerated(region) => region.len(),
-            Region::Rsockets(region) => region.len(),
-        }
-    }
-
-    /// Whether its length is zero.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Copies what is there now to `dst`. Bytes that the peer is writing at this moment may be
-    /// partly old and partly new.
-    ///
-    /// # Panics
-    /// If `at..at + dst.len()` is not inside the region.
-    pub fn read_at(&self, at: usize, dst: &mut [u8]) {
-        match &self.0 {
-            Region::Accelerated(region) => region.read_at(at, dst),
-            Region::Rsockets(region) => region.read_at(at, dst),
-        }
-    }
-
-    /// Copies `src` into the region.
-    ///
-    /// # Panics
-    /// If `at..at + src.len()` is not inside the region.
-    pub fn write_at(&self, at: usize, src: &[u8]) {
-        match &self.0 {
-            Region::Accelerated(region) => region.write_at(at, src),
-            Region::Rsockets(region) => region.write_at(at, src),
-        }
     }
 }

@@ -77,275 +77,139 @@ impl<'a, T: Transport> WriteHalf<'a, T> {
     }
 }
 
-impl<T: Transport> ReadHalf<'_, T> {
-    /// As [`Stream::ready`].
-    ///
-    /// # Errors
-    /// As [`Stream::ready`].
-    ///
-    /// # Cancel safety
-    /// Cancel safe: nothing is transferred.
-    pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
-        self.as_ref().ready(interest).await
-    }
+/// The methods of every half.
+macro_rules! impl_half {
+    ($half:ty) => {
+        impl<T: Transport> $half {
+            /// As [`Stream::ready`].
+            ///
+            /// # Errors
+            /// As [`Stream::ready`].
+            ///
+            /// # Cancel safety
+            /// Cancel safe: nothing is transferred.
+            pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
+                self.as_ref().ready(interest).await
+            }
 
-    /// As [`Stream::readable`].
-    ///
-    /// # Errors
-    /// As [`Stream::readable`].
-    ///
-    /// # Cancel safety
-    /// Cancel safe: nothing is taken.
-    pub async fn readable(&self) -> io::Result<()> {
-        self.as_ref().readable().await
-    }
+            /// The address of this end.
+            ///
+            /// # Errors
+            /// As `getsockname(2)`.
+            pub fn local_addr(&self) -> io::Result<SocketAddr> {
+                self.as_ref().local_addr()
+            }
 
-    /// As [`Stream::peek`].
-    ///
-    /// # Errors
-    /// As [`Stream::peek`].
-    ///
-    /// # Cancel safety
-    /// Cancel safe: nothing is taken.
-    pub async fn peek(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        self.as_ref().peek(buf).await
-    }
-
-    /// As [`Stream::poll_peek`].
-    ///
-    /// # Errors
-    /// As [`Stream::peek`].
-    pub fn poll_peek(
-        &mut self,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<usize>> {
-        self.as_ref().poll_peek(cx, buf)
-    }
-
-    /// As [`Stream::try_read`].
-    ///
-    /// # Errors
-    /// As [`Stream::try_read`].
-    pub fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        self.as_ref().try_read(buf)
-    }
-
-    /// As [`Stream::try_read_vectored`].
-    ///
-    /// # Errors
-    /// As [`Stream::try_read`].
-    pub fn try_read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        self.as_ref().try_read_vectored(bufs)
-    }
-
-    /// The address of this end.
-    ///
-    /// # Errors
-    /// As `getsockname(2)`.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.as_ref().local_addr()
-    }
-
-    /// The address of the peer.
-    ///
-    /// # Errors
-    /// As `getpeername(2)`: `ENOTCONN` once the connection has ended.
-    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.as_ref().peer_addr()
-    }
+            /// The address of the peer.
+            ///
+            /// # Errors
+            /// As `getpeername(2)`: `ENOTCONN` once the connection has ended.
+            pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+                self.as_ref().peer_addr()
+            }
+        }
+    };
 }
 
-impl<T: Transport> WriteHalf<'_, T> {
-    /// As [`Stream::ready`].
-    ///
-    /// # Errors
-    /// As [`Stream::ready`].
-    ///
-    /// # Cancel safety
-    /// Cancel safe: nothing is transferred.
-    pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
-        self.as_ref().ready(interest).await
-    }
+/// The methods of a reading half.
+macro_rules! impl_read_half {
+    ($half:ty) => {
+        impl<T: Transport> $half {
+            /// As [`Stream::readable`].
+            ///
+            /// # Errors
+            /// As [`Stream::readable`].
+            ///
+            /// # Cancel safety
+            /// Cancel safe: nothing is taken.
+            pub async fn readable(&self) -> io::Result<()> {
+                self.as_ref().readable().await
+            }
 
-    /// As [`Stream::writable`].
-    ///
-    /// # Errors
-    /// As [`Stream::writable`].
-    ///
-    /// # Cancel safety
-    /// Cancel safe: nothing is written.
-    pub async fn writable(&self) -> io::Result<()> {
-        self.as_ref().writable().await
-    }
+            /// As [`Stream::peek`].
+            ///
+            /// # Errors
+            /// As [`Stream::peek`].
+            ///
+            /// # Cancel safety
+            /// Cancel safe: nothing is taken.
+            pub async fn peek(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+                self.as_ref().peek(buf).await
+            }
 
-    /// As [`Stream::try_write`].
-    ///
-    /// # Errors
-    /// As [`Stream::try_write`].
-    pub fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
-        self.as_ref().try_write(buf)
-    }
+            /// As [`Stream::poll_peek`].
+            ///
+            /// # Errors
+            /// As [`Stream::peek`].
+            pub fn poll_peek(
+                &mut self,
+                cx: &mut Context<'_>,
+                buf: &mut ReadBuf<'_>,
+            ) -> Poll<io::Result<usize>> {
+                self.as_ref().poll_peek(cx, buf)
+            }
 
-    /// As [`Stream::try_write_vectored`].
-    ///
-    /// # Errors
-    /// As [`Stream::try_write`].
-    pub fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.as_ref().try_write_vectored(bufs)
-    }
+            /// As [`Stream::try_read`].
+            ///
+            /// # Errors
+            /// As [`Stream::try_read`].
+            pub fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
+                self.as_ref().try_read(buf)
+            }
 
-    /// The address of this end.
-    ///
-    /// # Errors
-    /// As `getsockname(2)`.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.as_ref().local_addr()
-    }
-
-    /// The address of the peer.
-    ///
-    /// # Errors
-    /// As `getpeername(2)`: `ENOTCONN` once the connection has ended.
-    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.as_ref().peer_addr()
-    }
+            /// As [`Stream::try_read_vectored`].
+            ///
+            /// # Errors
+            /// As [`Stream::try_read`].
+            pub fn try_read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+                self.as_ref().try_read_vectored(bufs)
+            }
+        }
+    };
 }
 
-impl<T: Transport> OwnedReadHalf<T> {
-    /// As [`Stream::ready`].
-    ///
-    /// # Errors
-    /// As [`Stream::ready`].
-    ///
-    /// # Cancel safety
-    /// Cancel safe: nothing is transferred.
-    pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
-        self.as_ref().ready(interest).await
-    }
+/// The methods of a writing half.
+macro_rules! impl_write_half {
+    ($half:ty) => {
+        impl<T: Transport> $half {
+            /// As [`Stream::writable`].
+            ///
+            /// # Errors
+            /// As [`Stream::writable`].
+            ///
+            /// # Cancel safety
+            /// Cancel safe: nothing is written.
+            pub async fn writable(&self) -> io::Result<()> {
+                self.as_ref().writable().await
+            }
 
-    /// As [`Stream::readable`].
-    ///
-    /// # Errors
-    /// As [`Stream::readable`].
-    ///
-    /// # Cancel safety
-    /// Cancel safe: nothing is taken.
-    pub async fn readable(&self) -> io::Result<()> {
-        self.as_ref().readable().await
-    }
+            /// As [`Stream::try_write`].
+            ///
+            /// # Errors
+            /// As [`Stream::try_write`].
+            pub fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
+                self.as_ref().try_write(buf)
+            }
 
-    /// As [`Stream::peek`].
-    ///
-    /// # Errors
-    /// As [`Stream::peek`].
-    ///
-    /// # Cancel safety
-    /// Cancel safe: nothing is taken.
-    pub async fn peek(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        self.as_ref().peek(buf).await
-    }
-
-    /// As [`Stream::poll_peek`].
-    ///
-    /// # Errors
-    /// As [`Stream::peek`].
-    pub fn poll_peek(
-        &mut self,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<usize>> {
-        self.as_ref().poll_peek(cx, buf)
-    }
-
-    /// As [`Stream::try_read`].
-    ///
-    /// # Errors
-    /// As [`Stream::try_read`].
-    pub fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        self.as_ref().try_read(buf)
-    }
-
-    /// As [`Stream::try_read_vectored`].
-    ///
-    /// # Errors
-    /// As [`Stream::try_read`].
-    pub fn try_read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        self.as_ref().try_read_vectored(bufs)
-    }
-
-    /// The address of this end.
-    ///
-    /// # Errors
-    /// As `getsockname(2)`.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.as_ref().local_addr()
-    }
-
-    /// The address of the peer.
-    ///
-    /// # Errors
-    /// As `getpeername(2)`: `ENOTCONN` once the connection has ended.
-    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.as_ref().peer_addr()
-    }
+            /// As [`Stream::try_write_vectored`].
+            ///
+            /// # Errors
+            /// As [`Stream::try_write`].
+            pub fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+                self.as_ref().try_write_vectored(bufs)
+            }
+        }
+    };
 }
 
-impl<T: Transport> OwnedWriteHalf<T> {
-    /// As [`Stream::ready`].
-    ///
-    /// # Errors
-    /// As [`Stream::ready`].
-    ///
-    /// # Cancel safety
-    /// Cancel safe: nothing is transferred.
-    pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
-        self.as_ref().ready(interest).await
-    }
-
-    /// As [`Stream::writable`].
-    ///
-    /// # Errors
-    /// As [`Stream::writable`].
-    ///
-    /// # Cancel safety
-    /// Cancel safe: nothing is written.
-    pub async fn writable(&self) -> io::Result<()> {
-        self.as_ref().writable().await
-    }
-
-    /// As [`Stream::try_write`].
-    ///
-    /// # Errors
-    /// As [`Stream::try_write`].
-    pub fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
-        self.as_ref().try_write(buf)
-    }
-
-    /// As [`Stream::try_write_vectored`].
-    ///
-    /// # Errors
-    /// As [`Stream::try_write`].
-    pub fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.as_ref().try_write_vectored(bufs)
-    }
-
-    /// The address of this end.
-    ///
-    /// # Errors
-    /// As `getsockname(2)`.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.as_ref().local_addr()
-    }
-
-    /// The address of the peer.
-    ///
-    /// # Errors
-    /// As `getpeername(2)`: `ENOTCONN` once the connection has ended.
-    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.as_ref().peer_addr()
-    }
-}
+impl_half!(ReadHalf<'_, T>);
+impl_half!(WriteHalf<'_, T>);
+impl_half!(OwnedReadHalf<T>);
+impl_half!(OwnedWriteHalf<T>);
+impl_read_half!(ReadHalf<'_, T>);
+impl_read_half!(OwnedReadHalf<T>);
+impl_write_half!(WriteHalf<'_, T>);
+impl_write_half!(OwnedWriteHalf<T>);
 
 impl<T: Transport> AsRef<Stream<T>> for ReadHalf<'_, T> {
     fn as_ref(&self) -> &Stream<T> {

@@ -122,8 +122,8 @@ impl Operations for Accelerated {
     ) -> Poll<io::Result<()>> {
         let Some(stream) = &self.stream else { return Poll::Pending };
         let retry_after = match direction {
-            Direction::Write => stream.patience(),
-            Direction::Read => stream.grace(),
+            Direction::Write => stream.room_retry_after(),
+            Direction::Read => stream.end_retry_after(),
         };
         if let Some(after) = retry_after {
             // The socket shows neither that there is room on the faster connection nor that the

@@ -66,7 +66,7 @@ macro_rules! conformance_tests {
             receives_complete_in_order
             unsignaled_sends_complete_silently
             signaled_sends_complete_in_order
-            a_send_queue_full_of_completions_is_reported
+            a_full_send_queue_is_reported
             copied_payloads_may_be_reused_at_once
             a_full_receive_queue_is_reported
             a_long_stream_keeps_its_order

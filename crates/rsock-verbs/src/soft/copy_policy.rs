@@ -13,7 +13,7 @@ pub(super) struct CopyPolicy {
     /// Messages of middle size so far, modulo [`PERIOD`].
     turn: u16,
     /// Whether payloads of middle size use streaming stores.
-    is_far: bool,
+    streams_middle: bool,
     /// Lines copied since `start`, a reading of the time-stamp counter.
     lines: u32,
     start: u64,
@@ -25,8 +25,8 @@ pub(super) struct CopyPolicy {
 /// under 64-byte slots on an EPYC, streaming against ordinary stores. One cache: 33 to 46 at 1 KiB,
 /// 46 to 47 at 1.4 KiB, 94 to 63 at 4 KiB. Two: 5 to 6 at 256 B, 12 to 9 at 512 B, 21 to 12 at 1
 /// KiB, 59 to 16 at 4 KiB.
-const NEAR_FROM: usize = 1408;
-const FAR_FROM: usize = 512;
+const LARGE_FROM: usize = 1408;
+const MIDDLE_FROM: usize = 512;
 
 /// From this size on copies stream, while the peer answers every message. PERF: a streamed payload
 /// is read from memory, which adds 0.4 us (one cache) or 0.6 us (two) to a round trip of 1 to 4
@@ -47,10 +47,10 @@ impl CopyPolicy {
     pub(super) fn stream_from(&mut self, len: usize, answered: bool) -> usize {
         if answered {
             ANSWERS_FROM
-        } else if (FAR_FROM..NEAR_FROM).contains(&len) {
+        } else if (MIDDLE_FROM..LARGE_FROM).contains(&len) {
             self.choose_middle(len, now)
         } else {
-            NEAR_FROM
+            LARGE_FROM
         }
     }
 
@@ -66,11 +66,11 @@ impl CopyPolicy {
             BEGIN | BEGIN_AGAIN => (self.start, self.lines) = (now(), 0),
             END => self.trial = self.cost(now()),
             // A tenth is more than the error of a trial.
-            END_AGAIN if self.trial * 10 < self.cost(now()) * 9 => self.is_far ^= true,
+            END_AGAIN if self.trial * 10 < self.cost(now()) * 9 => self.streams_middle ^= true,
             _ => self.lines = self.lines.saturating_add(u32::try_from(len / 64).unwrap_or(0)),
         }
-        let streams = self.is_far ^ (turn < TRIAL);
-        if streams { FAR_FROM } else { NEAR_FROM }
+        let streams = self.streams_middle ^ (turn < TRIAL);
+        if streams { MIDDLE_FROM } else { LARGE_FROM }
     }
 
     fn cost(&self, end: u64) -> u64 {
@@ -98,14 +98,14 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// Sends `messages` of 1 KiB on a machine where a message takes `near` cycles with ordinary
-    /// stores and `far` with streaming ones, under a window of 112 messages.
-    fn run(copy_policy: &mut CopyPolicy, near: u64, far: u64, messages: u32) {
+    /// Sends `messages` of 1 KiB on a machine where a message takes `ordinary` cycles with ordinary
+    /// stores and `streaming` with streaming ones, under a window of 112 messages.
+    fn run(copy_policy: &mut CopyPolicy, ordinary: u64, streaming: u64, messages: u32) {
         let clock = Cell::new(0);
         let mut under_way = std::collections::VecDeque::new();
         for _ in 0..messages {
             let from = copy_policy.choose_middle(1024, || clock.get());
-            under_way.push_back(if from == FAR_FROM { far } else { near });
+            under_way.push_back(if from == MIDDLE_FROM { streaming } else { ordinary });
             if under_way.len() > 112 {
                 clock.set(clock.get() + under_way.pop_front().unwrap_or(0));
             }
@@ -117,26 +117,27 @@ mod tests {
         let mut copy_policy = CopyPolicy::default();
         for _ in 0..3 {
             run(&mut copy_policy, 2000, 1000, 2 * u32::from(PERIOD));
-            assert!(copy_policy.is_far);
+            assert!(copy_policy.streams_middle);
             run(&mut copy_policy, 600, 1000, 2 * u32::from(PERIOD));
-            assert!(!copy_policy.is_far);
+            assert!(!copy_policy.streams_middle);
         }
     }
 
     #[test]
     fn equal_costs_do_not_change_the_choice() {
-        for is_far in [false, true] {
-            let mut copy_policy = CopyPolicy { is_far, ..CopyPolicy::default() };
+        for streams_middle in [false, true] {
+            let mut copy_policy = CopyPolicy { streams_middle, ..CopyPolicy::default() };
             run(&mut copy_policy, 1000, 1000, 5 * u32::from(PERIOD));
-            assert_eq!(copy_policy.is_far, is_far);
+            assert_eq!(copy_policy.streams_middle, streams_middle);
         }
     }
 
     #[test]
     fn small_large_and_answered_messages_do_not_depend_on_the_trials() {
-        let mut copy_policy = CopyPolicy { is_far: true, turn: TRIAL, ..CopyPolicy::default() };
-        assert!(copy_policy.stream_from(FAR_FROM - 1, false) > FAR_FROM - 1);
-        assert!(copy_policy.stream_from(NEAR_FROM, false) <= NEAR_FROM);
+        let mut copy_policy =
+            CopyPolicy { streams_middle: true, turn: TRIAL, ..CopyPolicy::default() };
+        assert!(copy_policy.stream_from(MIDDLE_FROM - 1, false) > MIDDLE_FROM - 1);
+        assert!(copy_policy.stream_from(LARGE_FROM, false) <= LARGE_FROM);
         assert!(copy_policy.stream_from(1024, false) <= 1024);
         assert!(copy_policy.stream_from(4096, true) > 4096);
         assert!(copy_policy.stream_from(65536, true) <= 65536);

@@ -11,11 +11,11 @@ use crate::sys;
 use std::sync::atomic::Ordering::SeqCst;
 
 /// How long a call may take before it counts as asleep.
-const PATIENCE: u64 = 4_000_000;
+const ASLEEP_AFTER: u64 = 4_000_000;
 
 /// How long a call that waits for nothing that is there may sleep while another thread is awake,
 /// and may yet do what ends it.
-const LONG_PATIENCE: u64 = 60_000_000;
+const LONG_SLEEP: u64 = 60_000_000;
 
 /// How long a call may sleep although what it waits for is there: many times what a loaded machine
 /// needs.
@@ -27,7 +27,7 @@ const LIMIT: u64 = 40_000_000_000;
 /// With the call that sleeps although it should have returned.
 pub(crate) fn look(shared: &Shared) -> Result<(), String> {
     let now = sys::now();
-    let patience = if are_all_asleep(shared, now) { PATIENCE } else { LONG_PATIENCE };
+    let limit = if are_all_asleep(shared, now) { ASLEEP_AFTER } else { LONG_SLEEP };
     for p in 0..PROCESSES {
         let process = &shared.processes[p];
         if process.is_claimed.load(SeqCst) == 0 || process.is_gone.load(SeqCst) != 0 {
@@ -37,7 +37,7 @@ pub(crate) fn look(shared: &Shared) -> Result<(), String> {
             let thread = &process.threads[t];
             let Some(kind) = call_of(thread) else { continue };
             let age = now.saturating_sub(thread.since.load(SeqCst));
-            if age < patience {
+            if age < limit {
                 continue;
             }
             match reason_to_return(shared, p, thread, kind, now) {
@@ -79,7 +79,7 @@ fn are_all_asleep(shared: &Shared, now: u64) -> bool {
         running.peek().is_some()
             && running.all(|thread| {
                 let age = now.saturating_sub(thread.since.load(SeqCst));
-                call_of(thread).is_some() && age >= PATIENCE
+                call_of(thread).is_some() && age >= ASLEEP_AFTER
             })
     })
 }
@@ -154,7 +154,7 @@ fn is_stream_call(kind: Kind) -> bool {
 fn is_asleep(shared: &Shared, turn: u32, now: u64) -> bool {
     let Some(owner) = turn.checked_sub(1).map(|owner| owner as usize) else { return false };
     let thread = &shared.processes[owner / THREADS].threads[owner % THREADS];
-    call_of(thread).is_some() && now.saturating_sub(thread.since.load(SeqCst)) > PATIENCE
+    call_of(thread).is_some() && now.saturating_sub(thread.since.load(SeqCst)) > ASLEEP_AFTER
 }
 
 /// Whether a connection waits in the queue of the listener of `process`.

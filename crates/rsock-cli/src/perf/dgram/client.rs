@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 /// How long two sockets have to move to their faster path before they are measured.
 const SETTLE_LIMIT: Duration = Duration::from_secs(20);
 /// How long the client waits for an answer that may be lost.
-const PATIENCE: Duration = Duration::from_millis(200);
+const ANSWER_LIMIT: Duration = Duration::from_millis(200);
 
 pub(super) fn measure<S: Socket>(addr: &str, args: &Args) -> io::Result<DatagramReport> {
     let Args { size, time, batch, .. } = *args;
     let to = parse_addr(addr)?;
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = S::bind(parse_addr(any)?)?;
-    socket.set_limit(PATIENCE)?;
+    socket.set_limit(ANSWER_LIMIT)?;
     let mut latency = Recorder::new();
     let start = Instant::now();
     loop {

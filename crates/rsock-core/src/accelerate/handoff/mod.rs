@@ -17,7 +17,7 @@ use crate::accelerate::state::{FLAG_RX_PLAIN, FLAG_RX_SHUT, FLAG_TX_PLAIN, FLAG_
 use crate::accelerate::{AcceleratedStream, FLAG_PINNED, FallbackReason, Search, socket_proxy};
 use crate::interrupt::Section;
 use crate::sys;
-use rsock_proto::switch::{Fault, LeaveStatus, Receiver, SettleStatus};
+use rsock_proto::switch::{DirectionSwitch, Fault, LeaveStatus, Receiver, SettleStatus};
 use rsock_verbs::family;
 use rsock_verbs::soft;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -53,10 +53,10 @@ impl NativeStream {
         let connected =
             begin(socket, canonical(remote), deadline).and_then(|mut c| answer(&mut c, deadline));
         // Without a device, a route, a listener or an answer, the program gets TCP's error.
-        let (far, addrs) = connected.ok_or_else(refused)?;
+        let (path, addrs) = connected.ok_or_else(refused)?;
         let domain = sockopt::socket_domain(socket)?;
         let kept = socket_proxy::connect_kept_end(domain, &socket, addrs.0.ip())?;
-        Self::new(socket, kept, far.into(), addrs).ok_or_else(|| rustix::io::Errno::NOMEM.into())
+        Self::new(socket, kept, path.into(), addrs).ok_or_else(|| rustix::io::Errno::NOMEM.into())
     }
 }
 

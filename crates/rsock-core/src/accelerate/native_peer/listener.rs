@@ -130,11 +130,11 @@ impl NativeListener {
         let (local, peer) =
             (established.connection.local_addr(), established.connection.peer_addr());
         match placeholder::accepted(listener, local) {
-            Ok((near, far)) => {
+            Ok((program, kept)) => {
                 let Established { stream, connection, ctx } = established;
                 let path = RdmaPath::new(stream, connection, ctx);
-                let stream = NativeStream::new(near.as_fd(), far, path.into(), (local, peer));
-                Ok(stream.map(|stream| (near, stream)))
+                let stream = NativeStream::new(program.as_fd(), kept, path.into(), (local, peer));
+                Ok(stream.map(|stream| (program, stream)))
             }
             Err(e) => {
                 self.lock().ready.push_front(established);

@@ -93,9 +93,9 @@ pub(super) fn accepted(
     listener: BorrowedFd<'_>,
     local: SocketAddr,
 ) -> io::Result<(OwnedFd, OwnedFd)> {
-    let (near, far) = socket_proxy::placeholder(sockopt::socket_domain(listener)?, local.ip())?;
-    socket_proxy::copy_options(listener, near.as_fd());
-    Ok((near, far))
+    let (program, kept) = socket_proxy::placeholder(sockopt::socket_domain(listener)?, local.ip())?;
+    socket_proxy::copy_options(listener, program.as_fd());
+    Ok((program, kept))
 }
 
 /// A socket with the options and flags of `fd` whose peer has reset it.
@@ -103,12 +103,12 @@ pub(super) fn accepted(
 /// # Errors
 /// As `socket(2)` and `connect(2)`.
 pub(super) fn reset(fd: BorrowedFd<'_>, ip: IpAddr) -> io::Result<OwnedFd> {
-    let (near, far) = socket_proxy::placeholder(sockopt::socket_domain(fd)?, ip)?;
-    socket_proxy::copy_options(fd, near.as_fd());
-    rustix::fs::fcntl_setfl(&near, rustix::fs::fcntl_getfl(fd)?)?;
-    let _ = sockopt::set_socket_linger(&far, Some(Duration::ZERO));
-    sys::close(far);
-    Ok(near)
+    let (program, kept) = socket_proxy::placeholder(sockopt::socket_domain(fd)?, ip)?;
+    socket_proxy::copy_options(fd, program.as_fd());
+    rustix::fs::fcntl_setfl(&program, rustix::fs::fcntl_getfl(fd)?)?;
+    let _ = sockopt::set_socket_linger(&kept, Some(Duration::ZERO));
+    sys::close(kept);
+    Ok(program)
 }
 
 #[cfg(test)]
@@ -132,19 +132,19 @@ mod tests {
 
     #[test]
     fn a_placeholder_is_writable_unless_it_shows_that_there_is_no_room() {
-        let (near, far) = pair();
-        let placeholder = Placeholder::new(far);
-        assert!(is_writable(&near) && !placeholder.shows_full());
-        placeholder.show_full(near.as_fd());
-        assert!(!is_writable(&near) && placeholder.shows_full() && any_shows_full());
-        placeholder.show_room(near.as_fd());
-        assert!(is_writable(&near) && !placeholder.shows_full());
+        let (program, kept) = pair();
+        let placeholder = Placeholder::new(kept);
+        assert!(is_writable(&program) && !placeholder.shows_full());
+        placeholder.show_full(program.as_fd());
+        assert!(!is_writable(&program) && placeholder.shows_full() && any_shows_full());
+        placeholder.show_room(program.as_fd());
+        assert!(is_writable(&program) && !placeholder.shows_full());
     }
 
     #[test]
     fn the_socket_that_replaces_a_placeholder_reports_a_reset() {
-        let (near, _far) = pair();
-        let reset = reset(near.as_fd(), LOCALHOST).expect("a socket");
+        let (program, _kept) = pair();
+        let reset = reset(program.as_fd(), LOCALHOST).expect("a socket");
         let mut fds = [PollFd::new(&reset, PollFlags::IN)];
         poll(&mut fds, None).expect("poll");
         assert_eq!(rustix::io::read(&reset, &mut [0; 1]), Err(Errno::CONNRESET));

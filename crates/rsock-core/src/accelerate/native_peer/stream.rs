@@ -63,17 +63,18 @@ fn keepalive(fd: BorrowedFd<'_>) -> Option<Keepalive> {
 }
 
 impl NativeStream {
-    /// Wraps the placeholder `near`, whose other end is `far`: everything goes by `path`. `None`
-    /// for lack of memory.
+    /// Wraps the placeholder that the program holds, `program`, whose other end is `kept`:
+    /// everything goes by `path`. `None` for lack of memory.
     pub(in crate::accelerate) fn new(
-        near: BorrowedFd<'_>,
-        far: OwnedFd,
+        program: BorrowedFd<'_>,
+        kept: OwnedFd,
         path: PathCell,
         (local, peer): (SocketAddr, SocketAddr),
     ) -> Option<Self> {
-        let is_v6 = sockopt::socket_domain(near).is_ok_and(|domain| domain == AddressFamily::INET6);
+        let is_v6 =
+            sockopt::socket_domain(program).is_ok_and(|domain| domain == AddressFamily::INET6);
         let [local, peer] = [local, peer].map(|addr| in_family(addr, is_v6));
-        let inode = inode_of(near);
+        let inode = inode_of(program);
         let stat = metrics::StreamSlot::open(local, peer, inode);
         for direction in [Direction::Send, Direction::Recv] {
             stat.set_transport(direction, metrics::Transport::Rdma);
@@ -88,9 +89,9 @@ impl NativeStream {
             closings: Closings::new(),
             local,
             peer,
-            placeholder: Placeholder::new(far),
+            placeholder: Placeholder::new(kept),
         };
-        this.follow_keepalive(near);
+        this.follow_keepalive(program);
         Some(this)
     }
 

@@ -2,15 +2,18 @@
 
 #![forbid(unsafe_code)]
 
-use crate::accelerate::call_stops::CallStops;
+use crate::accelerate::call_stops::{CallStops, EndsCalls};
 use crate::accelerate::counters::Waited;
 use crate::accelerate::native_peer::NativeStream;
 use crate::accelerate::path::{ConnectionState, Path};
 use crate::accelerate::peer_check::SOCKET_CHECK_INTERVAL;
-use crate::accelerate::receive::{self, Receives, RingWait, Woken, receive, sleep_for_more};
+use crate::accelerate::receive::{
+    self, Receives, RingWait, Woken, receive, receive_nothing, sleep_for_more,
+};
 use crate::accelerate::send::{self, PIECES, Sends, WhenFull, park_for_room, send};
 use crate::accelerate::state::{FLAG_BROKEN, FLAG_EPOLL_PROXY, FLAG_RX_SHUT};
 use crate::accelerate::tcp_socket::{kernel_recv, kernel_send};
+use crate::accelerate::time_limit::at_most;
 use crate::closing::{Call, Descriptor};
 use crate::engine::{Interest, RecvError, SendError};
 use crate::interrupt::{Section, Watch};
@@ -23,7 +26,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::time::Duration;
 
 /// How long a sender sleeps at most before it checks whether its peer has gone.
-const PATIENCE: Duration = Duration::from_millis(50);
+const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Flags that only the kernel's TCP can honour. Others mean nothing to a stream, as to TCP.
 const KERNEL_FLAGS: SendFlags = SendFlags::OOB.union(SendFlags::from_bits_retain(
@@ -75,10 +78,7 @@ impl NativeStream {
             return Ok(kernel_recv(descriptor.named(), bufs, flags)?);
         }
         if total == 0 {
-            // Waits for a byte or the end, as on TCP, and takes nothing.
-            let mut byte = [0];
-            let look = RecvFlags::PEEK | (flags & RecvFlags::DONTWAIT);
-            return self.recv_by(descriptor, &mut [IoSliceMut::new(&mut byte)], look).map(|_| 0);
+            return receive_nothing(flags, |bufs, look| self.recv_by(descriptor, bufs, look));
         }
         let call = Call::begin(self.closings(), descriptor);
         receive(&self.usable()?, &call, bufs, total, flags)
@@ -111,6 +111,16 @@ impl NativeStream {
 struct Usable<'a> {
     stream: &'a NativeStream,
     path: &'a Path,
+}
+
+impl EndsCalls for Usable<'_> {
+    fn call_stops(&self) -> Option<&CallStops> {
+        None
+    }
+
+    fn report_reset(&self, _fd: BorrowedFd<'_>) -> io::Error {
+        Errno::CONNRESET.into()
+    }
 }
 
 impl Sends for Usable<'_> {
@@ -171,15 +181,7 @@ impl Sends for Usable<'_> {
             return Ok(());
         }
         self.stream.count_wait(Direction::Send, Waited::Sleeping);
-        park_for_room(self.path, mark, left.map_or(PATIENCE, |l| l.min(PATIENCE)), watch, partial)
-    }
-
-    fn call_stops(&self) -> Option<&CallStops> {
-        None
-    }
-
-    fn report_reset(&self, _fd: BorrowedFd<'_>) -> io::Error {
-        Errno::CONNRESET.into()
+        park_for_room(self.path, mark, at_most(PEER_CHECK_INTERVAL, left), watch, partial)
     }
 }
 
@@ -255,14 +257,6 @@ impl Receives for Usable<'_> {
 
     fn note_error(&self, error: io::Error) -> io::Error {
         error
-    }
-
-    fn call_stops(&self) -> Option<&CallStops> {
-        None
-    }
-
-    fn report_reset(&self, _fd: BorrowedFd<'_>) -> io::Error {
-        Errno::CONNRESET.into()
     }
 }
 

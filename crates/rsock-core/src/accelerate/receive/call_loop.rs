@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::accelerate::call_stops::CallStops;
+use crate::accelerate::call_stops::EndsCalls;
 use crate::accelerate::receive::Blocked;
 use crate::accelerate::tcp_socket::{is_nonblocking, kernel_recv};
 use crate::accelerate::time_limit::TimeLimit;
@@ -17,7 +17,7 @@ use std::io::{self, IoSliceMut};
 use std::time::Duration;
 
 /// A stream as [`receive`] uses it.
-pub(in crate::accelerate) trait Receives {
+pub(in crate::accelerate) trait Receives: EndsCalls {
     /// Receives what is there, without waiting. The same call has taken `taken` bytes before.
     fn try_recv(
         &self,
@@ -43,14 +43,8 @@ pub(in crate::accelerate) trait Receives {
         watch: Watch,
     ) -> io::Result<()>;
 
-    /// What stops calls for a handoff, if the stream can be handed off.
-    fn call_stops(&self) -> Option<&CallStops>;
-
     /// Returns an error that the call is about to report.
     fn note_error(&self, error: io::Error) -> io::Error;
-
-    /// Ends the stream by [`Blocked::Reset`], which the call is about to report. Returns the error.
-    fn report_reset(&self, fd: BorrowedFd<'_>) -> io::Error;
 }
 
 /// Receives from `stream` as `recvmsg(2)` does, with `bufs` that have room for `total` bytes, not

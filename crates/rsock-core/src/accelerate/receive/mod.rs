@@ -8,7 +8,6 @@ pub(super) use call_loop::{Receives, receive};
 pub(super) use wait::{RingWait, Woken, sleep_for_more, sleep_with_bell};
 
 use crate::accelerate::ask::Subject;
-use crate::accelerate::call_stops::CallStops;
 use crate::accelerate::kernel_only_waiter::KernelOnlyWaiter;
 use crate::accelerate::state::{FLAG_BROKEN, FLAG_RESET, FLAG_RX_PLAIN, Receiving};
 use crate::accelerate::tcp_socket::{has_ended, kernel_recv, tcp_goes_on};
@@ -42,6 +41,16 @@ pub(super) enum Blocked<'a> {
     Stop,
     /// It failed.
     Error(io::Error),
+}
+
+/// A receive of zero bytes by `receive`: waits for a byte or the end, as on TCP, and takes nothing.
+pub(super) fn receive_nothing(
+    flags: RecvFlags,
+    receive: impl FnOnce(&mut [IoSliceMut<'_>], RecvFlags) -> io::Result<usize>,
+) -> io::Result<usize> {
+    let mut byte = [0];
+    let look = RecvFlags::PEEK | (flags & RecvFlags::DONTWAIT);
+    receive(&mut [IoSliceMut::new(&mut byte)], look).map(|_| 0)
 }
 
 impl AcceleratedStream {
@@ -90,10 +99,7 @@ impl AcceleratedStream {
             if self.is_at_mark(descriptor.named()) {
                 return Ok(0);
             }
-            // Waits for a byte or the end, as on TCP, and takes nothing.
-            let mut byte = [0];
-            let look = RecvFlags::PEEK | (flags & RecvFlags::DONTWAIT);
-            return self.recv_by(descriptor, &mut [IoSliceMut::new(&mut byte)], look).map(|_| 0);
+            return receive_nothing(flags, |bufs, look| self.recv_by(descriptor, bufs, look));
         }
         let call = Call::begin(&self.closings, descriptor);
         if let Some(done) = self.early_recv(&call, bufs, flags) {
@@ -215,7 +221,18 @@ impl Receives for AcceleratedStream {
         left: Option<Duration>,
         watch: Watch,
     ) -> io::Result<()> {
-        self.sleep(fd, blocked, left, watch)
+        match (&blocked, self.path()) {
+            (Blocked::Ring(mark), Some(path)) => self.wait_for_ring(fd, path, *mark, left, watch),
+            (Blocked::Both(mark), Some(path)) => {
+                let slept = sleep_with_bell(fd, libc::POLLIN, path, *mark, left, watch);
+                if matches!(slept, Ok(true)) {
+                    self.pin_if_device_removed(path);
+                }
+                slept.map(drop)
+            }
+            (Blocked::Short, _) => sleep_for_more(left, watch),
+            _ => self.sleep_on_socket(fd, libc::POLLIN, left, watch),
+        }
     }
 
     /// After a reset the ring may still be open for a moment: a send must not write there any more.
@@ -224,14 +241,6 @@ impl Receives for AcceleratedStream {
             self.dirs.raise(FLAG_RESET);
         }
         error
-    }
-
-    fn call_stops(&self) -> Option<&CallStops> {
-        Some(&self.call_stops)
-    }
-
-    fn report_reset(&self, fd: BorrowedFd<'_>) -> io::Error {
-        self.report_reset(fd)
     }
 }
 

@@ -12,7 +12,9 @@ use crate::engine::RecvError;
 use crate::iov::{MAX_KERNEL_PIECES, with_gap, with_tail};
 use crate::metrics::{self, Direction};
 use crate::sys;
-use rsock_proto::switch::{Fact, FlagConditions, PeekOrder, Read, Receiver, WaitFor};
+use rsock_proto::switch::{
+    DirectionSwitch, Fact, FlagConditions, PeekOrder, Read, Receiver, WaitFor,
+};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;

@@ -2,8 +2,8 @@
 
 use crate::accelerate::path::{Arming, Bells, ConnectionState, Path};
 use crate::accelerate::peer_check::SOCKET_CHECK_INTERVAL;
-use crate::accelerate::receive::Blocked;
 use crate::accelerate::state::{FLAG_RX_SLEEPY, FlagBits};
+use crate::accelerate::time_limit::at_most;
 use crate::accelerate::{AcceleratedStream, PARK, Waited};
 use crate::engine::{Interest, Wake};
 use crate::interrupt::Watch;
@@ -18,32 +18,7 @@ use std::time::Duration;
 const PEEK_RETRY: Duration = Duration::from_millis(1);
 
 impl AcceleratedStream {
-    /// See [`Receives::sleep_for_data`](crate::accelerate::receive::Receives).
-    pub(super) fn sleep(
-        &self,
-        fd: BorrowedFd<'_>,
-        blocked: Blocked<'_>,
-        left: Option<Duration>,
-        watch: Watch,
-    ) -> io::Result<()> {
-        match (&blocked, self.path()) {
-            (Blocked::Ring(mark), Some(path)) => self.wait_for_ring(fd, path, *mark, left, watch),
-            (Blocked::Both(mark), Some(path)) => {
-                let slept = sleep_with_bell(fd, libc::POLLIN, path, *mark, left, watch);
-                if matches!(slept, Ok(true)) {
-                    self.pin_if_device_removed(path);
-                }
-                slept.map(drop)
-            }
-            (Blocked::Short, _) => sleep_for_more(left, watch),
-            _ => match self.asking_path() {
-                Some(path) => self.sleep_on_socket(fd, path, libc::POLLIN, left, watch),
-                None => self.sleep_without_path(fd, libc::POLLIN, left, watch),
-            },
-        }
-    }
-
-    fn wait_for_ring(
+    pub(super) fn wait_for_ring(
         &self,
         fd: BorrowedFd<'_>,
         path: &Path,
@@ -107,7 +82,7 @@ impl RingWait<'_> {
         }
         self.count(Waited::Sleeping);
         if !self.flags.has(FLAG_RX_SLEEPY) {
-            match path.park(mark, left.map_or(PARK, |l| l.min(PARK))) {
+            match path.park(mark, at_most(PARK, left)) {
                 Wake::Changed => return Ok(Woken::ByRing),
                 Wake::Interrupted => return Err(Errno::INTR.into()),
                 Wake::TimedOut => self.flags.raise(FLAG_RX_SLEEPY),
@@ -132,7 +107,7 @@ pub(in crate::accelerate) fn sleep_for_more(
     left: Option<Duration>,
     watch: Watch,
 ) -> io::Result<()> {
-    let moment = left.map_or(PEEK_RETRY, |left| left.min(PEEK_RETRY));
+    let moment = at_most(PEEK_RETRY, left);
     sys::sleep(&mut [], Some(moment), None, watch).map(drop)
 }
 

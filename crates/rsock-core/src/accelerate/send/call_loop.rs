@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::accelerate::call_stops::CallStops;
+use crate::accelerate::call_stops::EndsCalls;
 use crate::accelerate::send::{Blocked, PIECES};
 use crate::accelerate::tcp_socket::{is_nonblocking, kernel_send};
 use crate::accelerate::time_limit::TimeLimit;
@@ -17,7 +17,7 @@ use std::io::{self, IoSlice};
 use std::time::Duration;
 
 /// A stream as [`send`] uses it.
-pub(in crate::accelerate) trait Sends {
+pub(in crate::accelerate) trait Sends: EndsCalls {
     /// Sends what there is room for, without waiting.
     fn try_send(
         &self,
@@ -39,12 +39,6 @@ pub(in crate::accelerate) trait Sends {
         watch: &mut Watch,
         partial: bool,
     ) -> io::Result<()>;
-
-    /// What stops calls for a handoff, if the stream can be handed off.
-    fn call_stops(&self) -> Option<&CallStops>;
-
-    /// Ends the stream by [`Blocked::Reset`], which the call is about to report. Returns the error.
-    fn report_reset(&self, fd: BorrowedFd<'_>) -> io::Error;
 }
 
 /// What a call does that found no room and must not wait.

@@ -8,20 +8,23 @@ pub(super) use call_loop::{Sends, WhenFull, send};
 pub(super) use wait::park_for_room;
 
 use crate::accelerate::ask::{Subject, error_of};
-use crate::accelerate::call_stops::CallStops;
+use crate::accelerate::call_stops::EndsCalls;
+use crate::accelerate::counters::Waited;
 use crate::accelerate::path::{ConnectionState, Path};
 use crate::accelerate::state::{FLAG_PINNED, FLAG_RESET, FLAG_TX_PLAIN, Sending};
 use crate::accelerate::tcp_socket::{is_nonblocking, kernel_send};
-use crate::accelerate::time_limit::TimeLimit;
-use crate::accelerate::{AcceleratedStream, FallbackReason};
+use crate::accelerate::time_limit::{TimeLimit, at_most};
+use crate::accelerate::{AcceleratedStream, FallbackReason, PATIENCE};
 use crate::closing::{Call, Descriptor};
-use crate::engine::SendError;
-use crate::interrupt::{Section, Watch};
+use crate::engine::{Interest, SendError};
+use crate::interrupt::{Restart, Section, Watch};
 use crate::iov::Rest;
 use crate::metrics::{self, Direction};
 use crate::sys;
 use call_loop::send_on_proxy;
-use rsock_proto::switch::{Fact, FlagConditions, Room, Sender, SettleStatus, Write};
+use rsock_proto::switch::{
+    DirectionSwitch, Fact, FlagConditions, Room, Sender, SettleStatus, Write,
+};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
@@ -132,7 +135,7 @@ impl AcceleratedStream {
                 continue;
             }
             let left = limit.left(fd)?;
-            self.sleep_until_room(fd, &blocked, left, &mut watch, false)?;
+            self.wait_for_room(fd, &blocked, left, &mut watch, false)?;
         }
     }
 
@@ -356,6 +359,8 @@ impl Sends for AcceleratedStream {
         WhenFull::Return
     }
 
+    /// Waits until sending may go on. It waits for the ring for a bounded time only: then the
+    /// caller's next try moves to TCP, where the kernel notices whatever happened to the peer.
     fn wait_for_room(
         &self,
         fd: BorrowedFd<'_>,
@@ -364,15 +369,21 @@ impl Sends for AcceleratedStream {
         watch: &mut Watch,
         partial: bool,
     ) -> io::Result<()> {
-        self.sleep_until_room(fd, blocked, left, watch, partial)
-    }
-
-    fn call_stops(&self) -> Option<&CallStops> {
-        Some(&self.call_stops)
-    }
-
-    fn report_reset(&self, fd: BorrowedFd<'_>) -> io::Error {
-        self.report_reset(fd)
+        match (blocked, self.path()) {
+            (Blocked::Ring(mark) | Blocked::Leaving(mark), Some(path)) => {
+                if path.spin(Interest::Write, *mark) {
+                    self.count_wait(Direction::Send, Waited::Spinning);
+                    return Ok(());
+                }
+                self.count_wait(Direction::Send, Waited::Sleeping);
+                self.check_peer_before_waiting(fd, blocked);
+                park_for_room(path, *mark, at_most(PATIENCE, left), watch, partial)
+            }
+            _ => {
+                let slept = self.sleep_on_socket(fd, libc::POLLOUT, left, *watch);
+                watch.after_sleep(slept, Restart::of(!partial && left.is_none()))
+            }
+        }
     }
 }
 

@@ -1,14 +1,12 @@
 //! Waiting for room to send.
 
-use crate::accelerate::counters::Waited;
+use crate::accelerate::AcceleratedStream;
 use crate::accelerate::path::Path;
 use crate::accelerate::peer_check::check_peer;
 use crate::accelerate::receive::sleep_with_bell;
 use crate::accelerate::send::Blocked;
-use crate::accelerate::{AcceleratedStream, PATIENCE};
-use crate::engine::{Interest, Wake};
-use crate::interrupt::{Restart, Section, Watch};
-use crate::metrics::Direction;
+use crate::engine::Wake;
+use crate::interrupt::{Section, Watch};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::io;
@@ -16,15 +14,17 @@ use std::time::Duration;
 
 impl AcceleratedStream {
     /// Sleeps until the socket has one of `events`, or the reader asks this end to leave the ring,
-    /// which is answered.
+    /// which is answered; without a path until the search for the peer goes on.
     pub(in crate::accelerate) fn sleep_on_socket(
         &self,
         fd: BorrowedFd<'_>,
-        path: &Path,
         events: i16,
         left: Option<Duration>,
         watch: Watch,
     ) -> io::Result<()> {
+        let Some(path) = self.asking_path() else {
+            return self.sleep_without_path(fd, events, left, watch);
+        };
         // In this order: what comes after the check changes what the mark is compared with.
         let mark = path.mark();
         self.answer_leave(fd);
@@ -36,42 +36,6 @@ impl AcceleratedStream {
         if let (Blocked::Ring(_), Some(path)) = (blocked, self.path()) {
             let _section = Section::enter();
             check_peer(fd, &mut self.dirs.tx.0.lock(), path);
-        }
-    }
-
-    /// Waits until sending may go on. It waits for the ring for a bounded time only: then the
-    /// caller's next try moves to TCP, where the kernel notices whatever happened to the peer.
-    pub(super) fn sleep_until_room(
-        &self,
-        fd: BorrowedFd<'_>,
-        blocked: &Blocked,
-        left: Option<Duration>,
-        watch: &mut Watch,
-        partial: bool,
-    ) -> io::Result<()> {
-        match (blocked, self.path()) {
-            (Blocked::Ring(mark) | Blocked::Leaving(mark), Some(path)) => {
-                if path.spin(Interest::Write, *mark) {
-                    self.count_wait(Direction::Send, Waited::Spinning);
-                    return Ok(());
-                }
-                self.count_wait(Direction::Send, Waited::Sleeping);
-                self.check_peer_before_waiting(fd, blocked);
-                park_for_room(
-                    path,
-                    *mark,
-                    left.map_or(PATIENCE, |l| l.min(PATIENCE)),
-                    watch,
-                    partial,
-                )
-            }
-            _ => {
-                let slept = match self.asking_path() {
-                    Some(path) => self.sleep_on_socket(fd, path, libc::POLLOUT, left, *watch),
-                    None => self.sleep_without_path(fd, libc::POLLOUT, left, *watch),
-                };
-                watch.after_sleep(slept, Restart::of(!partial && left.is_none()))
-            }
         }
     }
 }

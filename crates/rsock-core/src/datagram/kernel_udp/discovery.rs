@@ -13,6 +13,7 @@ use crate::metrics::FallbackReason;
 use crate::metrics::{DatagramEvent, ReceivePath};
 use crate::sys;
 use crate::sys::sock_diag;
+use rsock_cm::manager::{Connected as _, Connecting as _, Listening as _};
 use rsock_cm::soft::{
     SoftConnecting as Connecting, SoftEvent as Event, SoftListener as Listener,
     SoftProgress as Progress,
@@ -32,7 +33,7 @@ use std::time::{Duration, Instant};
 pub(super) struct Discovery {
     listener: Option<Listener>,
     /// Datagrams that came from this host.
-    n_near: u32,
+    n_from_host: u32,
     /// The last address that was checked, and whether it is of this host.
     known: Option<(IpAddr, bool)>,
     /// How often the kernel was asked whether an address is of this host.
@@ -52,25 +53,25 @@ const CHECK_EVERY: u32 = 100;
 
 impl Discovery {
     pub(super) fn new() -> Self {
-        Self { listener: None, n_near: 0, known: None, n_asked: 0 }
+        Self { listener: None, n_from_host: 0, known: None, n_asked: 0 }
     }
 
     /// Counts a datagram that the kernel delivered from `from`. Returns whether the queue should
     /// open now.
     fn is_due(&mut self, from: IpAddr) -> bool {
-        let is_near = from.is_loopback()
+        let is_of_host = from.is_loopback()
             || match self.known {
-                Some((ip, is_near)) if ip == from => is_near,
+                Some((ip, is_of_host)) if ip == from => is_of_host,
                 _ if self.n_asked >= MAX_ASKED => false,
                 _ => {
                     self.n_asked += 1;
-                    let is_near = is_local(from);
-                    self.known = Some((from, is_near));
-                    is_near
+                    let is_of_host = is_local(from);
+                    self.known = Some((from, is_of_host));
+                    is_of_host
                 }
             };
-        self.n_near = self.n_near.saturating_add(is_near.into());
-        is_near && self.n_near >= FIRST_OPEN && self.listener.is_none()
+        self.n_from_host = self.n_from_host.saturating_add(is_of_host.into());
+        is_of_host && self.n_from_host >= FIRST_OPEN && self.listener.is_none()
     }
 }
 
@@ -89,7 +90,7 @@ impl AcceleratedUdp {
             && !self.open(fd, &mut discovery)
         {
             // The next try is after as many more datagrams.
-            discovery.n_near = 0;
+            discovery.n_from_host = 0;
         }
     }
 

@@ -6,7 +6,6 @@
 mod connecting;
 mod events;
 mod option_bytes;
-mod stream_io;
 mod typed_options;
 
 use crate::engine::CallerMemory;

@@ -1,6 +1,7 @@
 //! Addresses, listening, connecting, and what can go wrong with them.
 
 use crate::rsocket::tests::*;
+use rsock_cm::manager::{Connecting as _, Listening as _};
 use rsock_cm::soft::{
     SoftConnecting as Connecting, SoftEvent as Event, SoftListener as Listener,
     SoftProgress as Progress,

@@ -6,8 +6,8 @@ use super::thread::{Job, Sleep};
 use super::world::{Narrow, OTHER, Written};
 use crate::switch::mistake::Mistake;
 use crate::switch::{
-    Conditions, End, Fact, Fault, Input, KernelInput, Read, Readable, ReceivedMessages, RingInput,
-    Room, Rules, Seen, Sender, SettleStatus, WaitFor, Write,
+    Conditions, DirectionSwitch, End, Fact, Fault, Input, KernelInput, Read, Readable,
+    ReceivedMessages, RingInput, Room, Rules, Seen, Sender, SettleStatus, WaitFor, Write,
 };
 
 impl Transition<'_> {

@@ -8,7 +8,7 @@ use super::model::{Result, Transition};
 use super::thread::{Job, Sleep, Thread};
 use super::world::{Narrow, OTHER, READER, WRITER, World};
 use crate::switch::mistake::Mistake;
-use crate::switch::{Conditions, Fact, LeaveStatus, Message, Rules, Seen, Step};
+use crate::switch::{Conditions, DirectionSwitch, Fact, LeaveStatus, Message, Rules, Seen, Step};
 
 impl World {
     /// The conditions of a call of a thread.
@@ -103,7 +103,7 @@ impl Transition<'_> {
     /// A thread begins a call, or a new try of one.
     fn begin(&mut self, t: usize, is_due: bool, is_impatient: bool) -> Result {
         let lane = &self.world.lanes[1 - self.e];
-        // The grace of a reader is longer than the network takes to bring what was sent.
+        // A reader waits for the end of the ring longer than the network takes to bring it.
         let is_impatient = is_impatient && (t != READER || lane.is_drained() || lane.is_lost);
         let end = &mut self.world.ends[self.e];
         let was = end.threads[t].job;

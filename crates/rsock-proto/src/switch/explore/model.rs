@@ -5,6 +5,7 @@ use super::config::{Config, Link};
 use super::search::{Model, Stepped};
 use super::thread::{Job, Sleep};
 use super::world::{OTHER, READER, WRITER, World};
+use crate::switch::DirectionSwitch;
 
 /// A scenario as a model.
 pub(super) struct Scenario(pub(super) Config);

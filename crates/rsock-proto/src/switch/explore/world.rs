@@ -5,7 +5,7 @@ use super::config::Config;
 use super::queue::Queue;
 use super::thread::{Job, Thread};
 use crate::switch::mistake::Mistake;
-use crate::switch::{Message, ReceivedMessages, Receiver, Rules, Sender};
+use crate::switch::{DirectionSwitch, Message, ReceivedMessages, Receiver, Rules, Sender};
 use std::cell::Cell;
 
 thread_local! {

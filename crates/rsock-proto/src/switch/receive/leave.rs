@@ -3,7 +3,7 @@
 use super::{Receiver, Source};
 use crate::switch::rules::is_mistaken;
 use crate::switch::seen::Known;
-use crate::switch::{Conditions, Fault, Observation, Rules, Seen, Step};
+use crate::switch::{Conditions, DirectionSwitch, Fault, Observation, Rules, Seen, Step};
 
 /// Whether the kernel alone serves a direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

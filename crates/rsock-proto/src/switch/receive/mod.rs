@@ -16,7 +16,10 @@ pub use read::{Read, WaitFor};
 use super::rules::{is_mistaken, resolve};
 use super::seen::Known;
 use super::step::Move;
-use super::{Cause, Conditions, Fault, Message, Observation, ReceivedMessages, Rules, Seen, Wire};
+use super::{
+    Cause, Conditions, DirectionSwitch, Fault, Message, Observation, ReceivedMessages, Rules, Seen,
+    Wire,
+};
 use std::marker::PhantomData;
 
 /// Where the receiving direction reads from.
@@ -97,29 +100,10 @@ impl<R: Rules> Receiver<R> {
         self.ring_bytes
     }
 
-    /// Whether bytes come from the ring, or will without another move of the peer.
-    #[must_use]
-    pub const fn is_on_ring(&self) -> bool {
-        matches!(self.source, Source::Ring | Source::DrainingTcp)
-    }
-
     /// Whether the peer has been invited to the ring, and has not answered yet.
     #[must_use]
     pub const fn is_inviting(&self) -> bool {
         matches!(self.source, Source::Invited)
-    }
-
-    /// Whether the direction is on TCP now.
-    #[must_use]
-    pub const fn is_on_tcp(&self) -> bool {
-        matches!(self.source, Source::Tcp)
-    }
-
-    /// Whether the kernel alone serves this direction from now on.
-    #[must_use]
-    pub const fn is_settled(&self, now: Conditions) -> bool {
-        let has_unreported_error = now.has(Conditions::BROKEN) || self.pending_error != 0;
-        now.has(Conditions::PINNED) && !has_unreported_error && self.is_on_tcp()
     }
 
     /// Counts `n` bytes that were read from TCP. Returns whether all other threads of the family
@@ -135,16 +119,6 @@ impl<R: Rules> Receiver<R> {
     /// Counts `n` bytes that were read from the ring.
     pub const fn took_ring(&mut self, n: u64) {
         self.ring_bytes = self.ring_bytes.wrapping_add(n);
-    }
-
-    /// Notes that `message`, which a step asked for, was sent, or that there was no room for it.
-    pub fn note_send(&mut self, message: Message, is_sent: bool, seen: &mut Seen) {
-        match message {
-            _ if !is_sent => seen.refuse(message),
-            Message::Ready => self.set_source(Source::Invited, seen),
-            Message::Leave => self.has_requested_leave = 1,
-            Message::Up { .. } | Message::Down => {}
-        }
     }
 
     /// Notes that the connection between hosts has been broken off: the ring is out of use.
@@ -293,6 +267,30 @@ impl<R: Rules> Receiver<R> {
     fn set_source(&mut self, source: Source, seen: &mut Seen) {
         self.source = source;
         seen.moved();
+    }
+}
+
+impl<R: Rules> DirectionSwitch for Receiver<R> {
+    fn is_on_ring(&self) -> bool {
+        matches!(self.source, Source::Ring | Source::DrainingTcp)
+    }
+
+    fn is_on_tcp(&self) -> bool {
+        matches!(self.source, Source::Tcp)
+    }
+
+    fn is_settled(&self, now: Conditions) -> bool {
+        let has_unreported_error = now.has(Conditions::BROKEN) || self.pending_error != 0;
+        now.has(Conditions::PINNED) && !has_unreported_error && self.is_on_tcp()
+    }
+
+    fn note_send(&mut self, message: Message, is_sent: bool, seen: &mut Seen) {
+        match message {
+            _ if !is_sent => seen.refuse(message),
+            Message::Ready => self.set_source(Source::Invited, seen),
+            Message::Leave => self.has_requested_leave = 1,
+            Message::Up { .. } | Message::Down => {}
+        }
     }
 }
 

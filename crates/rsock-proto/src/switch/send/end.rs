@@ -3,7 +3,7 @@
 
 use super::Sender;
 use crate::switch::rules::is_mistaken;
-use crate::switch::{Conditions, Fault, Rules, Seen, Step};
+use crate::switch::{Conditions, DirectionSwitch, Fault, Rules, Seen, Step};
 
 /// Whether the kernel alone serves a sending direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

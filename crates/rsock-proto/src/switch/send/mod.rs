@@ -11,7 +11,7 @@ pub use write::{Room, Write};
 use super::rules::is_mistaken;
 use super::seen::Known;
 use super::step::Move;
-use super::{Cause, Conditions, Fault, Message, Observation, Rules, Seen, Wire};
+use super::{Cause, Conditions, DirectionSwitch, Fault, Message, Observation, Rules, Seen, Wire};
 use std::marker::PhantomData;
 
 /// Where the sending direction writes to.
@@ -89,26 +89,6 @@ impl<R: Rules> Sender<R> {
         self.ring_bytes
     }
 
-    /// Whether bytes go to the ring.
-    #[must_use]
-    pub const fn is_on_ring(&self) -> bool {
-        matches!(self.sink, Sink::Ring)
-    }
-
-    /// Whether the direction is on TCP now.
-    #[must_use]
-    pub const fn is_on_tcp(&self) -> bool {
-        matches!(self.sink, Sink::Tcp)
-    }
-
-    /// Whether the kernel alone serves this direction from now on. Until then the ring has to wake
-    /// waiting threads as well: the peer may send a `Leave`, and waits for the answer.
-    #[must_use]
-    pub const fn is_settled(&self, now: Conditions) -> bool {
-        let has_refused = self.has_refused != 0 || !now.has(Conditions::PAIRED);
-        now.has(Conditions::PINNED) && self.is_on_tcp() && has_refused
-    }
-
     /// Counts `n` bytes that were written to TCP.
     pub const fn took_tcp(&mut self, n: u64) {
         self.tcp_bytes = self.tcp_bytes.wrapping_add(n);
@@ -117,16 +97,6 @@ impl<R: Rules> Sender<R> {
     /// Counts `n` bytes that were written to the ring.
     pub const fn took_ring(&mut self, n: u64) {
         self.ring_bytes = self.ring_bytes.wrapping_add(n);
-    }
-
-    /// Notes that `message`, which a step asked for, was sent, or that there was no room for it.
-    pub fn note_send(&mut self, message: Message, is_sent: bool, seen: &mut Seen) {
-        match message {
-            _ if !is_sent => seen.refuse(message),
-            Message::Up { .. } => self.moved_up(seen),
-            Message::Down => self.moved_down(seen),
-            Message::Ready | Message::Leave => {}
-        }
     }
 
     /// Whether a connection between hosts that is broken off now has to be reset. A peer whose
@@ -268,6 +238,30 @@ impl<R: Rules> Sender<R> {
     fn set_sink(&mut self, sink: Sink, seen: &mut Seen) {
         self.sink = sink;
         seen.moved();
+    }
+}
+
+impl<R: Rules> DirectionSwitch for Sender<R> {
+    fn is_on_ring(&self) -> bool {
+        matches!(self.sink, Sink::Ring)
+    }
+
+    fn is_on_tcp(&self) -> bool {
+        matches!(self.sink, Sink::Tcp)
+    }
+
+    fn is_settled(&self, now: Conditions) -> bool {
+        let has_refused = self.has_refused != 0 || !now.has(Conditions::PAIRED);
+        now.has(Conditions::PINNED) && self.is_on_tcp() && has_refused
+    }
+
+    fn note_send(&mut self, message: Message, is_sent: bool, seen: &mut Seen) {
+        match message {
+            _ if !is_sent => seen.refuse(message),
+            Message::Up { .. } => self.moved_up(seen),
+            Message::Down => self.moved_down(seen),
+            Message::Ready | Message::Leave => {}
+        }
     }
 }
 
