@@ -45,6 +45,14 @@ impl SoftCq {
     }
 }
 
+impl SoftCq {
+    /// Has the next thing that becomes ready announced to the ready set that
+    /// [watches](super::SoftReadySet::watch) this queue. The caller checks for work afterwards.
+    pub fn announce_next(&self) {
+        self.waiters.announce_next();
+    }
+}
+
 impl CompletionQueue<Soft> for SoftCq {
     #[inline]
     fn poll(&self, out: &mut [Completion]) -> usize {

@@ -6,6 +6,7 @@
 //! WIRE: both processes must agree on every size and offset here; [`VERSION`] changes with them.
 
 use crate::sync::copy_guard::CopyGuard;
+use crate::sync::ready_set::ReadySet;
 use crate::sync::room_request::RoomRequest;
 use crate::sync::slot::Slot;
 use crate::sync::waiter::WaitLine;
@@ -58,6 +59,8 @@ unsafe impl PeerWritable for Header {}
 unsafe impl PeerWritable for Slot {}
 // SAFETY: all fields are atomics.
 unsafe impl PeerWritable for WaitLine {}
+// SAFETY: all fields are atomics.
+unsafe impl PeerWritable for ReadySet {}
 // SAFETY: all fields are atomics.
 unsafe impl PeerWritable for LaneHead {}
 // SAFETY: all fields are atomics.
@@ -169,6 +172,7 @@ const _: () = assert!(size_of::<Slot>() == 64);
 const _: () = assert!(MAX_SEND as usize == crate::sync::slot::INLINE);
 const _: () = assert!(size_of::<WaitLine>() == 128);
 const _: () = assert!(size_of::<LaneHead>() == 384);
+const _: () = assert!(cfg!(all(test, loom)) || size_of::<ReadySet>() as u64 == PAGE);
 const _: () = assert!(size_of::<RegionEntry>() == 32);
 const _: () = assert!(size_of::<QpEntry>() == 64);
 const _: () = assert!(DATA.is_multiple_of(PAGE));

@@ -47,6 +47,8 @@ pub(super) struct State {
     retired_lanes: Vec<RetiredLane>,
     /// Withdrawn regions that the peer may still be writing.
     retired_regions: Vec<(u64, u64)>,
+    /// Pages of ready sets that are gone.
+    ready_pages: Vec<u64>,
 }
 
 /// An offered link that waits for the peer's reply.
@@ -204,6 +206,7 @@ impl Link {
                 qps: Vec::new(),
                 retired_lanes: Vec::new(),
                 retired_regions: Vec::new(),
+                ready_pages: Vec::new(),
             }),
             regions: Regions::new(),
             foreign: Foreign::new(cred.pid, hello.word_at, hello.word),
@@ -475,6 +478,29 @@ impl Link {
     pub(super) fn free_block(&self, at: u64) {
         debug_assert!(at.is_multiple_of(BLOCK));
         self.state().alloc.free_block(at);
+    }
+
+    /// A page for a [`ReadySet`](crate::sync::ready_set::ReadySet): without bits, or with stray
+    /// ones.
+    pub(super) fn alloc_ready_page(&self) -> Result<u64, Error> {
+        self.check_owner()?;
+        let mut state = self.state();
+        match state.ready_pages.pop() {
+            Some(at) => Ok(at),
+            None => state.alloc.alloc(PAGE).ok_or(Error::Exhausted("segment")),
+        }
+    }
+
+    /// Keeps a page for the next ready set: the peer may still set bits in it, so that it cannot
+    /// serve anything else.
+    pub(super) fn free_ready_page(&self, at: u64) {
+        self.state().ready_pages.push(at);
+    }
+
+    /// Pages that serve no ready set now.
+    #[cfg(test)]
+    pub(super) fn n_ready_pages(&self) -> usize {
+        self.state().ready_pages.len()
     }
 
     pub(super) fn add_qp(&self, qp: &Arc<QpCore>) {

@@ -34,6 +34,7 @@ mod objects;
 mod pd;
 mod qp;
 mod queue;
+mod ready_set;
 mod regions;
 mod segment;
 #[cfg(any(test, fuzzing, feature = "conformance"))]
@@ -42,6 +43,7 @@ pub mod testing;
 mod tests;
 mod ud;
 mod wait;
+mod wake;
 
 pub use bell::{SoftBell, ringer};
 pub use hello::{HELLO_LEN, LinkId};
@@ -49,6 +51,7 @@ pub use link::Offer;
 pub use mr::SoftMr;
 pub use pd::SoftPd;
 pub use qp::SoftQp;
+pub use ready_set::{ReadyNumber, SoftReadySet};
 pub use ud::{SoftDestination, SoftUd};
 
 use crate::untrusted::PeerSocket;

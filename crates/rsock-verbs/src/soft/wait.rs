@@ -9,16 +9,19 @@ use super::Link;
 use super::bell;
 use super::creation_stamp::CreationStamp;
 use super::layout::LaneHead;
+use super::ready_set::{self, Page, Pages, ReadyNumber};
+use super::segment::Mapping;
+use super::wake::wake_sleepers;
 use crate::device::Parked;
 use crate::error::Error;
-use crate::family::{FamilyBox, FamilySafe};
+use crate::family::{self, FamilyBox, FamilySafe, ProcessId};
 use crate::sync::parking::{Registry, WaitLines};
 use crate::sync::primitive::{Native, Platform};
-use crate::sync::waiter::{BELL, BELLS, FUTEX, WaitLine};
+use crate::sync::waiter::{ANNOUNCE, BELL, BELLS, WaitLine};
 use rustix::io::Errno;
 use rustix::thread::futex;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -47,6 +50,7 @@ impl OwnedWaitLine {
         for i in 0..BELLS {
             owned.line().set_bell(i, 0);
         }
+        owned.line().set_ready_set(0, 0);
         owned.line().word().store(0, Ordering::Relaxed);
         Ok(owned)
     }
@@ -73,25 +77,35 @@ impl Drop for OwnedWaitLine {
 const _: () = assert!(size_of::<WaitLine>() as u64 <= super::alloc::BLOCK);
 const _: () = assert!(size_of::<LaneHead>() as u64 <= super::alloc::BLOCK);
 
-/// Wakes the waiters that the taken `bits` of `line` name.
+/// Wakes the waiters that the taken `bits` of `line` name. `segment` is the segment of the line's
+/// owner.
 #[cold]
-pub(super) fn wake(line: &WaitLine, bits: u32) {
-    if bits & FUTEX != 0 {
-        // An error would mean that the word is not mapped, which `line` rules out.
-        let _ = futex::wake(line.word(), futex::Flags::empty(), i32::MAX.cast_unsigned());
-    }
-    if bits & BELL != 0 {
-        for i in 0..BELLS {
-            match line.bell(i) {
-                0 => {}
-                id => bell::ring(id),
-            }
-        }
+pub(super) fn wake(line: &WaitLine, bits: u32, segment: &Mapping) {
+    wake_sleepers(line, bits);
+    if bits & ANNOUNCE != 0 {
+        ready_set::announce(line, segment);
     }
 }
 
 // SAFETY: atomics only.
 unsafe impl FamilySafe for Registry {}
+
+/// The ready set that a queue is announced to, in the process that made the set.
+#[derive(Debug, Default)]
+struct Announcing {
+    /// Set while the next dispatch of this process is to be announced.
+    is_armed: AtomicBool,
+    to: Mutex<Option<Announced>>,
+}
+
+#[derive(Debug)]
+struct Announced {
+    set: Arc<Pages>,
+    number: ReadyNumber,
+    /// The pages that the wait lines name.
+    pages: Vec<Arc<Page>>,
+    by: ProcessId,
+}
 
 /// All waiters of one completion queue.
 #[derive(Debug)]
@@ -100,9 +114,16 @@ pub(super) struct Waiters {
     /// The first wait line; most queues have no other.
     first: OnceLock<Arc<OwnedWaitLine>>,
     more: Mutex<Vec<Arc<OwnedWaitLine>>>,
+    announcing: Announcing,
     /// Length of `more`, or the length that it is about to have. While it is 0 the lock is not
     /// taken: a child forked while another thread held it would wait for ever.
     n_more: AtomicUsize,
+}
+
+impl Announcing {
+    fn lock(&self) -> MutexGuard<'_, Option<Announced>> {
+        self.to.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Waiters {
@@ -120,6 +141,7 @@ impl Waiters {
             registry,
             first: OnceLock::new(),
             more: Mutex::new(Vec::new()),
+            announcing: Announcing::default(),
             n_more: AtomicUsize::new(0),
         })
     }
@@ -184,11 +206,66 @@ impl Waiters {
     #[inline]
     pub(super) fn notify(&self) {
         self.registry.notify(&Kernel { waiters: self, timeout: None });
+        self.announce();
     }
 
     /// Wakes every waiting thread; a [`Self::park`] with an older epoch returns at once.
     pub(super) fn wake_all(&self) {
         self.registry.wake_all(&Kernel { waiters: self, timeout: None });
+        self.announce();
+    }
+
+    /// Announces the queue to its ready set if that is armed. The caller has executed a full fence
+    /// since it made something ready.
+    #[inline]
+    fn announce(&self) {
+        // SYNC(arm-ring): pairs with the fence in `announce_next`.
+        if self.announcing.is_armed.load(Ordering::Relaxed) {
+            self.announce_armed();
+        }
+    }
+
+    #[cold]
+    fn announce_armed(&self) {
+        let to = self.announcing.lock();
+        // A child of a fork has a copy of the set that no thread waits for.
+        if let Some(to) = to.as_ref().filter(|to| to.by == family::process())
+            && self.announcing.is_armed.swap(false, Ordering::AcqRel)
+        {
+            to.set.announce(to.number);
+        }
+    }
+
+    /// Has the queue announced to a ready set, under its number there, or to none.
+    pub(super) fn announce_to(&self, to: Option<(&Arc<Pages>, ReadyNumber)>) -> Result<(), Error> {
+        let lines = self.more();
+        let all = || self.first.get().into_iter().chain(lines.iter());
+        let mut announced = None;
+        if let Some((set, number)) = to {
+            let pages: Result<Vec<_>, _> = all().map(|owned| set.page(&owned.link)).collect();
+            let (set, by) = (Arc::clone(set), family::process());
+            announced = Some(Announced { set, number, pages: pages?, by });
+        }
+        self.announcing.is_armed.store(false, Ordering::Relaxed);
+        for (i, owned) in all().enumerate() {
+            let named =
+                announced.as_ref().and_then(|to| Some((to.pages.get(i)?.at(), to.number.0)));
+            let (at, number) = named.unwrap_or_default();
+            owned.line().set_ready_set(at, number);
+        }
+        *self.announcing.lock() = announced;
+        Ok(())
+    }
+
+    /// Has the next thing that becomes ready announced to the ready set. The caller checks for work
+    /// afterwards.
+    pub(super) fn announce_next(&self) {
+        self.announcing.is_armed.store(true, Ordering::Release);
+        self.for_each(|owned| {
+            owned.line().arm(ANNOUNCE);
+        });
+        // SYNC(arm-ring): for a queue without wait lines. Pairs with the fence in `notify`.
+        Native::fence();
     }
 
     pub(super) fn epoch(&self) -> u32 {
@@ -335,6 +412,12 @@ impl WaitLines<Native> for Kernel<'_> {
 
     fn wake(&self, word: &AtomicU32) {
         let _ = futex::wake(word, futex::Flags::empty(), i32::MAX.cast_unsigned());
+    }
+
+    fn announce(&self) {
+        self.waiters.for_each(|owned| {
+            ready_set::announce(owned.line(), owned.link.own_segment());
+        });
     }
 
     fn ring(&self, id: u64) {

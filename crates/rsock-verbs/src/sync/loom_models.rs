@@ -7,6 +7,7 @@
 
 mod owner;
 mod parking;
+mod ready_set;
 
 use super::copy_guard::CopyGuard;
 use super::lane_users::LaneUsers;

@@ -12,6 +12,7 @@ pub(crate) mod parking;
 #[cfg(all(test, not(loom)))]
 mod plain_tests;
 pub(crate) mod primitive;
+pub(crate) mod ready_set;
 pub(crate) mod room_request;
 pub(crate) mod slot;
 pub(crate) mod waiter;

@@ -7,7 +7,7 @@
 //! (segments, futexes, bells).
 
 use super::primitive::{Native, Platform, Word};
-use super::waiter::{BELL, BELLS, FUTEX, WaitLine};
+use super::waiter::{ANNOUNCE, BELL, BELLS, FUTEX, WaitLine};
 use std::sync::atomic::Ordering;
 
 /// The words, in family memory.
@@ -50,6 +50,8 @@ pub(crate) trait WaitLines<P: Platform> {
     fn sleep_on_all(&self, watched: Self::Watched) -> Self::Parked;
     /// Wakes every thread that sleeps on `word`.
     fn wake(&self, word: &P::U32);
+    /// Announces the queue to the ready sets that the wait lines name.
+    fn announce(&self);
     /// Rings bell `id`.
     fn ring(&self, id: u64);
 }
@@ -83,15 +85,21 @@ impl<P: Platform> Registry<P> {
     #[cold]
     fn wake_registered(&self, lines: &impl WaitLines<P>) {
         let mut ring = self.bells_armed.swap(0, Ordering::AcqRel) != 0;
+        let mut is_announced = false;
         if self.sleepers.load(Ordering::Relaxed) != 0 {
             self.word.fetch_add(1, Ordering::Relaxed);
             lines.wake(&self.word);
             lines.for_each(|line| {
                 // A sleeper between its last check and its system call compares the word. A thread
                 // that takes the bits handles all of them, so it rings the bells too.
-                ring |= line.take_armed() & BELL != 0;
+                let bits = line.take_armed();
+                ring |= bits & BELL != 0;
+                is_announced |= bits & ANNOUNCE != 0;
                 lines.wake(line.word());
             });
+        }
+        if is_announced {
+            lines.announce();
         }
         if ring {
             for bell in &self.bells {

@@ -18,7 +18,9 @@ use std::sync::atomic::Ordering;
 pub(crate) const FUTEX: u32 = 1;
 /// Set while bells are to be rung.
 pub(crate) const BELL: u32 = 1 << 1;
-const BITS: u32 = FUTEX | BELL;
+/// Set while the line's queue is to be announced to the ready set that the line names.
+pub(crate) const ANNOUNCE: u32 = 1 << 2;
+const BITS: u32 = FUTEX | BELL | ANNOUNCE;
 /// Increment of the counter in the upper bits.
 const TAKEN: u32 = BITS + 1;
 /// Bells of threads that one line can name.
@@ -31,23 +33,31 @@ pub(crate) const BELLS: usize = 5;
 #[derive(Debug)]
 pub(crate) struct WaitLine<P: Platform = Native> {
     armed: P::U32,
-    reserved: P::U32,
+    /// The queue's number in the ready set.
+    ready_queue: P::U32,
     bells: [P::U64; BELLS],
+    /// Where the ready set lies in the segment of the line's owner; 0 means none.
+    ready_set: P::U64,
 }
 
 impl<P: Platform> WaitLine<P> {
     /// A line as in fresh memory.
-    #[cfg(all(test, loom))]
     pub(crate) fn fresh() -> Self {
-        let zero = || P::U32::new(0);
-        Self { armed: zero(), reserved: zero(), bells: std::array::from_fn(|_| P::U64::new(0)) }
+        Self {
+            armed: P::U32::new(0),
+            ready_queue: P::U32::new(0),
+            bells: std::array::from_fn(|_| P::U64::new(0)),
+            ready_set: P::U64::new(0),
+        }
     }
 
     /// Sets a bit. The caller checks for work after this and before it sleeps. Returns the word's
     /// value, with which a futex wait compares.
     #[inline]
     pub(crate) fn arm(&self, bit: u32) -> u32 {
-        let seen = self.armed.fetch_or(bit, Ordering::Relaxed) | bit;
+        // Release: a notifier that takes the bit sees the bell or the ready set that was named
+        // before.
+        let seen = self.armed.fetch_or(bit, Ordering::Release) | bit;
         // SYNC(arm-ring): orders the bit before the check for work. Pairs with the fence in `ring`:
         // store-load on both sides needs a full fence.
         P::fence();
@@ -100,6 +110,18 @@ impl<P: Platform> WaitLine<P> {
     pub(crate) fn set_bell(&self, i: usize, id: u64) {
         self.bells[i].store(id, Ordering::Relaxed);
     }
+
+    /// Where the ready set lies to which the queue is announced, and the queue's number there.
+    pub(crate) fn ready_set(&self) -> Option<(u64, u32)> {
+        let at = self.ready_set.load(Ordering::Relaxed);
+        (at != 0).then(|| (at, self.ready_queue.load(Ordering::Relaxed)))
+    }
+
+    /// Names a ready set, or none with 0. Called before [`Self::arm`].
+    pub(crate) fn set_ready_set(&self, at: u64, queue: u32) {
+        self.ready_queue.store(queue, Ordering::Relaxed);
+        self.ready_set.store(at, Ordering::Relaxed);
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -108,11 +130,7 @@ mod tests {
 
     #[test]
     fn a_word_that_was_taken_and_armed_again_has_changed() {
-        let line = WaitLine::<Native> {
-            armed: 0.into(),
-            reserved: 0.into(),
-            bells: std::array::from_fn(|_| 0.into()),
-        };
+        let line = WaitLine::<Native>::fresh();
         let expected = line.arm(FUTEX);
         assert_eq!(line.ring(), FUTEX);
         // Another thread arms for another event, before the first one's system call.

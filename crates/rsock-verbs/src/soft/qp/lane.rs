@@ -12,6 +12,7 @@ use crate::sync::slot::Slot;
 use crate::sync::waiter::WaitLine;
 use crate::types::{Access, QpNum};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Offsets and sizes of a lane's parts in a segment.
@@ -131,6 +132,7 @@ impl Lane {
 pub(in crate::soft) struct LaneProducer {
     pub(in crate::soft) lane: Lane,
     wait_line: NonNull<WaitLine>,
+    link: Arc<Link>,
     pub(in crate::soft) access: Access,
 }
 
@@ -141,7 +143,11 @@ unsafe impl Sync for LaneProducer {}
 
 impl LaneProducer {
     /// Connects `number` to the peer's queue pair `dest`.
-    pub(in crate::soft) fn connect(link: &Link, number: QpNum, dest: QpNum) -> Result<Self, Error> {
+    pub(in crate::soft) fn connect(
+        link: &Arc<Link>,
+        number: QpNum,
+        dest: QpNum,
+    ) -> Result<Self, Error> {
         let none = Error::Invalid("the peer has no such queue pair");
         let theirs = link.peer_segment();
         let at = QP_TABLE + u64::from(dest.0 % QPS) * size_of::<QpEntry>() as u64;
@@ -169,7 +175,7 @@ impl LaneProducer {
         };
         let claim = &lane.head().producer.claim;
         match claim.compare_exchange(0, number.0, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => Ok(Self { lane, wait_line, access }),
+            Ok(_) => Ok(Self { lane, wait_line, link: Arc::clone(link), access }),
             Err(REVOKED) => Err(Error::PeerGone),
             Err(_) => Err(Error::Invalid("the peer's queue pair is connected to another")),
         }
@@ -205,12 +211,13 @@ impl LaneProducer {
     }
 
     /// Wakes the waiters that `bits` name. Called without the lock, since it takes system calls.
-    /// Writes nothing: if the peer has reused the line's memory by now, it is woken for nothing.
+    /// Writes nothing but bits of a ready set: if the peer has reused the line's memory by now, it
+    /// is woken for nothing.
     #[inline(always)]
     pub(in crate::soft) fn wake(&self, bits: u32) {
         if bits != 0 {
             // SAFETY: by the type's invariant.
-            wake(unsafe { self.wait_line.as_ref() }, bits);
+            wake(unsafe { self.wait_line.as_ref() }, bits, self.link.peer_segment());
         }
     }
 }

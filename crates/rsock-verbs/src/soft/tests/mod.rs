@@ -3,6 +3,7 @@
 
 mod hostile;
 mod life;
+mod ready_set;
 
 use super::testing::{accept_over, linked_pair, offer_over};
 use super::{Link, Soft, SoftBell, SoftContext, SoftCq, SoftMr, SoftPd, SoftQp};

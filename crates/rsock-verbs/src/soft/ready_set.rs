@@ -1,0 +1,225 @@
+//! Ready sets of a process: how an event loop waits for many completion queues at the cost of those
+//! that have something.
+//!
+//! A set has a page ([`ReadySet`]) in the segment of every link whose queues it watches, which the
+//! peer writes, and one in this process for what its own threads dispatch. All pages use the same
+//! numbers: those that [`SoftReadySet::watch`] gives out.
+//!
+//! A page stays a page of ready sets as long as its link lives (see
+//! [`Link::free_ready_page`](super::Link)): a peer that announces late sets a bit for nothing.
+
+use super::Link;
+use super::SoftCq;
+use super::bell::{self, SoftBell};
+use super::creation_stamp::CreationStamp;
+use super::layout::PAGE;
+use super::segment::Mapping;
+use super::wake::wake_sleepers;
+use crate::error::Error;
+use crate::sync::ready_set::{QUEUES, ReadySet};
+use crate::sync::waiter::{BELL, WaitLine};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Which of the watched completion queues have something new.
+#[derive(Debug)]
+pub struct SoftReadySet {
+    pages: Arc<Pages>,
+    /// Rung for the thread that sleeps on the set.
+    bell: SoftBell,
+    created: CreationStamp,
+}
+
+/// What announcements need of a set.
+#[derive(Debug)]
+pub(super) struct Pages {
+    /// For what this process announces itself.
+    own: Box<ReadySet>,
+    of_links: Mutex<Vec<Arc<Page>>>,
+    numbers: Mutex<Numbers>,
+}
+
+/// The page of a set in the segment of one link.
+#[derive(Debug)]
+pub(super) struct Page {
+    at: u64,
+    link: Arc<Link>,
+    created: CreationStamp,
+}
+
+impl Page {
+    fn new(link: &Arc<Link>) -> Result<Self, Error> {
+        let at = link.alloc_ready_page()?;
+        Ok(Self { at, link: Arc::clone(link), created: CreationStamp::now() })
+    }
+
+    /// Its offset in the segment, for the peer.
+    pub(super) fn at(&self) -> u64 {
+        self.at
+    }
+
+    fn set(&self) -> Option<&ReadySet> {
+        self.link.own_segment().at(self.at)
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        if self.created.is_unshared() {
+            self.link.free_ready_page(self.at);
+        }
+    }
+}
+
+/// The number of a queue in its set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ReadyNumber(pub u32);
+
+/// Numbers of a set that are not in use.
+#[derive(Debug, Default)]
+struct Numbers {
+    free: Vec<u32>,
+    used: u32,
+}
+
+impl Numbers {
+    fn take(&mut self) -> Option<ReadyNumber> {
+        let number = self.free.pop().or_else(|| {
+            let next = self.used;
+            (next < QUEUES).then(|| {
+                self.used += 1;
+                next
+            })
+        });
+        number.map(ReadyNumber)
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Pages {
+    /// Announces queue `number` from inside this process.
+    pub(super) fn announce(&self, number: ReadyNumber) {
+        self.own.insert(number.0);
+        ring(&self.own);
+    }
+
+    /// The page for `link`, made if there is none.
+    pub(super) fn page(&self, link: &Arc<Link>) -> Result<Arc<Page>, Error> {
+        let mut pages = lock(&self.of_links);
+        if let Some(page) = pages.iter().find(|page| Arc::ptr_eq(&page.link, link)) {
+            return Ok(Arc::clone(page));
+        }
+        // Those of which no queue is left.
+        pages.retain(|page| Arc::strong_count(page) > 1);
+        let page = Arc::new(Page::new(link)?);
+        pages.push(Arc::clone(&page));
+        Ok(page)
+    }
+
+    fn for_each(&self, mut f: impl FnMut(&ReadySet)) {
+        f(&self.own);
+        for page in lock(&self.of_links).iter() {
+            page.set().into_iter().for_each(&mut f);
+        }
+    }
+}
+
+/// Announces the queue of `line`, whose owner's segment is `segment`, to the set that it names.
+#[cold]
+pub(super) fn announce(line: &WaitLine, segment: &Mapping) {
+    let Some((at, number)) = line.ready_set() else { return };
+    if let Some(set) = Some(at).filter(|at| at.is_multiple_of(PAGE)).and_then(|at| segment.at(at)) {
+        ReadySet::insert(set, number);
+        ring(set);
+    }
+}
+
+fn ring(set: &ReadySet) {
+    let bits = set.line.ring();
+    if bits != 0 {
+        wake_sleepers(&set.line, bits);
+    }
+}
+
+impl SoftReadySet {
+    /// An empty set.
+    ///
+    /// # Errors
+    /// When no descriptor is free.
+    pub fn new() -> Result<Self, Error> {
+        let pages = Pages {
+            own: Box::new(ReadySet::fresh()),
+            of_links: Mutex::default(),
+            numbers: Mutex::default(),
+        };
+        Ok(Self { pages: Arc::new(pages), bell: SoftBell::new()?, created: CreationStamp::now() })
+    }
+
+    /// Has `cq` announced to this set, and to no other, from the next [`SoftCq::announce_next`] on.
+    ///
+    /// # Errors
+    /// When the segment is full, when [`QUEUES`] are watched, or in a child that has inherited the
+    /// set.
+    pub fn watch(&self, cq: &SoftCq) -> Result<ReadyNumber, Error> {
+        if !self.created.is_this_process() {
+            return Err(Error::Invalid("the ready set belongs to the parent process"));
+        }
+        let number = lock(&self.pages.numbers).take().ok_or(Error::Exhausted("ready set"))?;
+        let watched = cq.waiters().announce_to(Some((&self.pages, number)));
+        if watched.is_err() {
+            lock(&self.pages.numbers).free.push(number.0);
+        }
+        watched.map(|()| number)
+    }
+
+    /// Ends [`Self::watch`]. A bit of `number` that is still set names the next queue that gets it.
+    pub fn unwatch(&self, cq: &SoftCq, number: ReadyNumber) {
+        let _ = cq.waiters().announce_to(None);
+        lock(&self.pages.numbers).free.push(number.0);
+    }
+
+    /// Whether [`Self::take`] would find something.
+    #[must_use]
+    pub fn has_any(&self) -> bool {
+        let mut any = false;
+        self.pages.for_each(|set| any |= set.has_any());
+        any
+    }
+
+    /// Takes all announcements. `found` must not use the set.
+    pub fn take(&self, mut found: impl FnMut(ReadyNumber)) {
+        self.pages.for_each(|set| set.take(|number| found(ReadyNumber(number))));
+    }
+
+    /// Has [`Self`]'s descriptor become readable with the next announcement. False, without that,
+    /// if there is something to take already.
+    #[must_use]
+    pub fn arm(&self) -> bool {
+        self.pages.for_each(|set| {
+            set.line.set_bell(0, self.bell.id());
+            set.line.arm(BELL);
+        });
+        !self.has_any()
+    }
+
+    /// Makes [`Self`]'s descriptor readable.
+    pub fn ring(&self) {
+        bell::ring(self.bell.id());
+    }
+
+    /// Takes the rings of the descriptor; returns whether there were any.
+    pub fn drain(&self) -> bool {
+        self.bell.take()
+    }
+}
+
+/// Readable after an announcement for which the set was [armed](SoftReadySet::arm), until
+/// [`SoftReadySet::drain`].
+impl AsFd for SoftReadySet {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}

@@ -1,0 +1,165 @@
+//! Ready sets over real queues.
+
+use super::{CAP, End, end, pair, write_imm};
+use crate::conformance::Watchdog;
+use crate::soft::testing::linked_pair;
+use crate::soft::{Link, ReadyNumber, SoftContext, SoftReadySet};
+use crate::{Completion, CompletionQueue, QueuePair, SendFlags, WrId};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::sync::Arc;
+use std::thread;
+
+fn send(from: &End, to: &End) {
+    let region = (crate::MemoryRegion::addr(&to.mr), crate::MemoryRegion::rkey(&to.mr));
+    from.qp.post_copy(WrId(1), write_imm(&region, 0, 7), &[], SendFlags::empty()).expect("post");
+    drain(from);
+}
+
+fn pair_on(ctx: &SoftContext, link: &Arc<Link>, other: &Arc<Link>) -> (End, End) {
+    let (a, b) = (end(ctx, link, CAP), end(ctx, other, CAP));
+    a.connect(b.qp.qp_num());
+    b.connect(a.qp.qp_num());
+    (a, b)
+}
+
+fn drain(end: &End) {
+    let mut out = [Completion::BLANK; 4];
+    while end.cq.poll(&mut out) != 0 {}
+}
+
+fn taken(set: &SoftReadySet) -> Vec<ReadyNumber> {
+    let mut all = Vec::new();
+    set.take(|number| all.push(number));
+    all
+}
+
+fn is_readable(set: &SoftReadySet, limit: Option<&Timespec>) -> bool {
+    poll(&mut [PollFd::new(set, PollFlags::IN)], limit).expect("poll") == 1
+}
+
+#[test]
+fn a_peer_announces_what_it_sends_once_for_each_time_that_the_queue_is_armed() {
+    let _dog = Watchdog::new("ready set");
+    let (a, b) = pair();
+    let set = SoftReadySet::new().expect("set");
+    let number = set.watch(&b.cq).expect("watched");
+    send(&a, &b);
+    assert!(!set.has_any(), "the queue is not armed");
+    drain(&b);
+    b.cq.announce_next();
+    assert!(!b.cq.is_ready() && !set.has_any());
+    send(&a, &b);
+    send(&a, &b);
+    assert!(set.has_any());
+    assert_eq!(taken(&set), [number]);
+    send(&a, &b);
+    assert_eq!(taken(&set), [], "the queue is not armed again");
+    set.unwatch(&b.cq, number);
+    b.cq.announce_next();
+    send(&a, &b);
+    assert_eq!(taken(&set), [], "the set does not watch it any more");
+}
+
+#[test]
+fn one_set_watches_queues_of_several_links() {
+    let _dog = Watchdog::new("ready set");
+    let set = SoftReadySet::new().expect("set");
+    let ctx = SoftContext::open().expect("device");
+    let (link, other) = linked_pair(&ctx).expect("link");
+    let pairs = [pair_on(&ctx, &link, &other), pair_on(&ctx, &link, &other), pair()];
+    let numbers = pairs.each_ref().map(|(_, b)| set.watch(&b.cq).expect("watched"));
+    for (_, b) in &pairs {
+        b.cq.announce_next();
+    }
+    for (a, b) in pairs.iter().rev() {
+        send(a, b);
+    }
+    let mut all = taken(&set);
+    all.sort_unstable();
+    assert_eq!(all, numbers);
+}
+
+#[test]
+fn an_announcement_ends_a_sleep_on_the_descriptor() {
+    let _dog = Watchdog::new("ready set");
+    let (a, b) = pair();
+    let set = SoftReadySet::new().expect("set");
+    let number = set.watch(&b.cq).expect("watched");
+    for _ in 0..20 {
+        b.cq.announce_next();
+        assert!(set.arm());
+        assert!(!is_readable(&set, Some(&Timespec::default())));
+        thread::scope(|scope| {
+            scope.spawn(|| send(&a, &b));
+            assert!(is_readable(&set, None));
+        });
+        set.drain();
+        assert!(!is_readable(&set, Some(&Timespec::default())));
+        assert_eq!(taken(&set), [number]);
+        drain(&b);
+    }
+    b.cq.announce_next();
+    send(&a, &b);
+    assert!(!set.arm(), "there is something to take");
+}
+
+#[test]
+fn what_another_thread_of_the_process_dispatches_is_announced() {
+    let _dog = Watchdog::new("ready set");
+    let (_a, b) = pair();
+    let set = SoftReadySet::new().expect("set");
+    let number = set.watch(&b.cq).expect("watched");
+    b.cq.wake_waiters();
+    assert_eq!(taken(&set), [], "the queue is not armed");
+    b.cq.announce_next();
+    assert!(set.arm());
+    b.cq.wake_waiters();
+    assert!(is_readable(&set, Some(&Timespec::default())));
+    assert_eq!(taken(&set), [number]);
+}
+
+#[test]
+fn the_death_of_a_peer_is_announced() {
+    let _dog = Watchdog::new("ready set");
+    let (a, b) = pair();
+    let set = SoftReadySet::new().expect("set");
+    let number = set.watch(&b.cq).expect("watched");
+    b.cq.announce_next();
+    a.qp.fail();
+    assert_eq!(taken(&set), [number]);
+}
+
+#[test]
+fn a_number_is_used_again_and_a_late_bit_names_the_next_queue() {
+    let _dog = Watchdog::new("ready set");
+    let ctx = SoftContext::open().expect("device");
+    let (link, other) = linked_pair(&ctx).expect("link");
+    let (a, b) = pair_on(&ctx, &link, &other);
+    let (_c, d) = pair_on(&ctx, &link, &other);
+    let set = SoftReadySet::new().expect("set");
+    let first = set.watch(&b.cq).expect("watched");
+    b.cq.announce_next();
+    send(&a, &b);
+    set.unwatch(&b.cq, first);
+    let second = set.watch(&d.cq).expect("watched");
+    assert_eq!(first, second);
+    assert_eq!(taken(&set), [second], "a look for nothing");
+    d.cq.announce_next();
+    assert!(!d.cq.is_ready());
+}
+
+#[test]
+fn a_set_that_is_gone_leaves_its_page_to_the_next() {
+    let _dog = Watchdog::new("ready set");
+    let (a, b) = pair();
+    for _ in 0..40 {
+        let set = SoftReadySet::new().expect("set");
+        let number = set.watch(&b.cq).expect("watched");
+        b.cq.announce_next();
+        send(&a, &b);
+        assert_eq!(taken(&set), [number]);
+        drain(&b);
+        set.unwatch(&b.cq, number);
+    }
+    assert_eq!(b.link.n_ready_pages(), 1);
+}
