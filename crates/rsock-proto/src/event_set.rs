@@ -184,6 +184,24 @@ impl Watch {
         Self { asked, is_spent: false, is_due: now.ready().has(asked.mask()), seen: now.news }
     }
 
+    /// A watch that goes on: everything up to `seen` has been reported by the kernel.
+    #[must_use]
+    pub fn resumed(asked: Events, seen: News) -> Self {
+        Self { asked: asked | Events::ALWAYS, is_spent: false, is_due: false, seen }
+    }
+
+    /// The same watch after a one-shot event.
+    #[must_use]
+    pub fn spent(self) -> Self {
+        Self { is_spent: true, ..self }
+    }
+
+    /// Whether it is silent until it is changed.
+    #[must_use]
+    pub fn is_spent(&self) -> bool {
+        self.is_spent
+    }
+
     /// Whether there is news since the last look that concerns this watch. A wait need not look at
     /// an edge-triggered watch without.
     #[must_use]
