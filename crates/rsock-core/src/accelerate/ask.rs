@@ -6,7 +6,9 @@ use crate::accelerate::halt::is_halted;
 use crate::accelerate::kernel_only_waiter;
 use crate::accelerate::path::Path;
 use crate::accelerate::peer_check::{is_device_silent, is_peer_gone};
-use crate::accelerate::state::{FLAG_RX_PLAIN, FLAG_TX_PLAIN, Receiving, Sending};
+use crate::accelerate::state::{
+    FLAG_HELD_ON_TCP, FLAG_RX_PLAIN, FLAG_TX_PLAIN, Receiving, Sending,
+};
 use crate::accelerate::tcp_socket::{has_ended, must_stop, peek_one, queued, tcp_goes_on};
 use crate::accelerate::{AcceleratedStream, FallbackReason, offsets};
 use crate::metrics::{self, Direction};
@@ -189,7 +191,7 @@ impl AcceleratedStream {
             .with_if(Conditions::RING_FAILED, path.has_failed())
             .with_if(Conditions::RING_DISCONNECTED, path.is_disconnected())
             .with_if(Conditions::KERNEL_ONLY_WAITER, kernel_only_waiter::is_any(waiters, at))
-            .with_if(Conditions::HALTED, may_move && is_halted())
+            .with_if(Conditions::HALTED, may_move && (is_halted() || self.has(FLAG_HELD_ON_TCP)))
     }
 
     /// Begins a try.

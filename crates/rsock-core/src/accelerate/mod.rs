@@ -42,6 +42,7 @@ mod close;
 mod counters;
 mod discovery;
 mod epoll_proxy;
+mod epoll_watch;
 mod four_tuple;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -70,10 +71,11 @@ mod verify;
 pub use crate::metrics::FallbackReason;
 pub use async_wait::Mark;
 pub use channels::{Channel, Channels};
+pub use epoll_watch::{EpollState, RingWatch, WatchId, on_path_found, spin_until};
 pub use halt::Halt;
 pub use handoff::{Claim, Need};
 pub use native_peer::{NativeListener, NativeStream};
-pub use poll::{PollDescriptor, poll};
+pub use poll::{Changed, PollDescriptor, PolledSet, poll};
 pub use stream_ref::StreamRef;
 
 use crate::closing::Closings;
@@ -86,6 +88,7 @@ use counters::Waited;
 use discovery::local::Search;
 use discovery::schedule::FIRST_SEARCH_CALL;
 use epoll_proxy::ProxySlot;
+use epoll_watch::WatchSlot;
 use four_tuple::FourTuple;
 use path::{Path, PathCell};
 use rsock_proto::switch::{DirectionSwitch, Readable, Receiver};
@@ -115,6 +118,7 @@ pub struct AcceleratedStream {
     inode: OnceLock<u64>,
     stat: OnceLock<metrics::StreamSlot>,
     epoll_proxy: ProxySlot,
+    epoll_watch: WatchSlot,
     /// For calls in progress whose descriptor the program closes.
     closings: Closings,
     /// For calls in progress when the stream is handed off.
@@ -167,6 +171,7 @@ impl AcceleratedStream {
             inode: OnceLock::new(),
             stat: OnceLock::new(),
             epoll_proxy: ProxySlot::default(),
+            epoll_watch: WatchSlot::default(),
             closings: Closings::new(),
             call_stops: CallStops::default(),
             iomap_slots: iomap_size_from_wire(iomap_size_to_wire(iomap_slots.into())),

@@ -71,6 +71,13 @@ pub(super) fn fin(fd: BorrowedFd<'_>, tcp_bytes: Option<u64>) -> io::Result<Opti
     Ok(is_there.then(|| Duration::from_millis(u32_at(&info, LAST_ACK_RECV).into())))
 }
 
+/// How much has arrived so far, which wraps, and the state of the socket. The peer's end counts as
+/// one byte.
+pub(super) fn arrived(fd: BorrowedFd<'_>) -> io::Result<(u32, u8)> {
+    #[expect(clippy::cast_possible_truncation, reason = "the count wraps")]
+    tcp_info(fd).map(|info| (u64_at(&info, BYTES_RECEIVED) as u32, info[STATE]))
+}
+
 /// Bytes in the send queue that the peer's kernel has not acknowledged (`SIOCOUTQ`).
 pub(super) fn queued(fd: BorrowedFd<'_>) -> io::Result<usize> {
     let mut n: libc::c_int = 0;

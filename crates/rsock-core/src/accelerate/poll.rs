@@ -29,6 +29,24 @@ use std::cell::Cell;
 use std::io;
 use std::time::{Duration, Instant};
 
+/// An epoll set that watches rings too.
+pub trait PolledSet: std::fmt::Debug {
+    /// Whether a ring has something that the set reports. Afterwards the kernel's set is readable
+    /// for what the kernel has to report alone, until something else comes.
+    fn is_ready(&self) -> bool;
+
+    /// Has the kernel's set become readable with the next thing that comes on a ring. Returns for
+    /// how long it is safe to sleep, without a limit if none; `Err` if something has come already.
+    ///
+    /// # Errors
+    /// Not an error: try again.
+    fn arm(&self) -> Result<Option<Duration>, Changed>;
+}
+
+/// Something has come already.
+#[derive(Clone, Copy, Debug)]
+pub struct Changed;
+
 /// One entry of [`poll`]: a descriptor of the program, and what lies beside it.
 #[derive(Debug)]
 pub struct PollDescriptor<'a> {
@@ -40,6 +58,8 @@ pub struct PollDescriptor<'a> {
     pub listener: Option<&'a NativeListener>,
     /// The datagram socket whose descriptor it is.
     pub udp: Option<&'a AcceleratedUdp>,
+    /// The epoll set whose descriptor it is, if it watches rings.
+    pub set: Option<&'a dyn PolledSet>,
     /// Keeps the socket of `stream` or `udp` if another thread closes `fd` meanwhile.
     pub call: Option<Call<'a>>,
     /// Events asked for.
@@ -323,6 +343,16 @@ fn ask_rings<'a>(entries: &[PollDescriptor<'a>], states: &mut [Option<State<'a>>
             *state = Some(found);
             continue;
         }
+        if let Some(set) = e.set.filter(|_| e.fd >= 0) {
+            let mut found = State::of_kernel(e.events);
+            if e.events.intersects(INPUT) && set.is_ready() {
+                found.ready = e.events & INPUT;
+            }
+            round.is_ready |= !found.ready.is_empty();
+            round.kernel_first = true;
+            *state = Some(found);
+            continue;
+        }
         let Some(stream) = e.stream.filter(|s| e.fd >= 0 && !s.is_plain()) else {
             round.kernel_first |= e.fd >= 0;
             continue;
@@ -367,7 +397,10 @@ fn collect(
 ) -> usize {
     let mut n = 0;
     for ((entry, state), fd) in entries.iter_mut().zip(states).zip(fds) {
-        let kernel = sys::poll_flags(fd.revents);
+        let kernel = match entry.set {
+            Some(set) => kernel_part_of_set(set, fd),
+            None => sys::poll_flags(fd.revents),
+        };
         entry.revents = match state {
             None => kernel,
             Some(state) => {
@@ -383,6 +416,19 @@ fn collect(
         n += usize::from(!entry.revents.is_empty());
     }
     n
+}
+
+/// What the kernel reports of an epoll set, without news of rings that are nothing to report.
+fn kernel_part_of_set(set: &dyn PolledSet, fd: &libc::pollfd) -> PollFlags {
+    let found = sys::poll_flags(fd.revents);
+    if !found.intersects(INPUT) || set.is_ready() {
+        return found;
+    }
+    let mut again = [libc::pollfd { revents: 0, ..*fd }];
+    match sys::ppoll(&mut again, Some(Duration::ZERO), None) {
+        Ok(_) => sys::poll_flags(again[0].revents),
+        Err(_) => found,
+    }
 }
 
 fn spin(states: &[Option<State<'_>>]) -> bool {
@@ -451,6 +497,12 @@ fn sleep_armed<'a>(
     let mut bound = None::<Duration>;
     let mut shorten = |limit: Option<Duration>| bound = [bound, limit].into_iter().flatten().min();
     shorten(left);
+    for set in entries.iter().filter(|entry| entry.fd >= 0).filter_map(|entry| entry.set) {
+        match set.arm() {
+            Ok(limit) => shorten(limit),
+            Err(Changed) => return Ok(Slept::Changed),
+        }
+    }
     for (state, armed) in states.iter().flatten().zip(armed.iter_mut()) {
         if let Some(udp) = state.queue {
             match bells.arm_udp(udp) {

@@ -57,6 +57,8 @@ pub(super) struct Flags {
     reason: AtomicU8,
     /// Threads that sleep where the ring cannot wake them: the peer is not invited meanwhile.
     pub(super) kernel_only_waiters: AtomicU32,
+    /// Sends that found no room and did not wait.
+    pub(super) full_sends: AtomicU32,
     /// Of the peer's requests to leave the ring, the number that the sender has answered, as its
     /// switch counts them.
     pub(super) leaves_answered: AtomicU32,
@@ -91,6 +93,10 @@ pub(super) const FLAG_ENDED: u32 = 1 << 9;
 
 /// The kernel has reported a reset to a reader: every later send fails, as on TCP.
 pub(super) const FLAG_RESET: u32 = 1 << 10;
+
+/// An epoll set of the program watches the stream by the kernel alone: neither direction moves to
+/// the ring.
+pub(super) const FLAG_HELD_ON_TCP: u32 = 1 << 11;
 
 /// Bits of `FLAG_*`.
 #[derive(Debug)]
@@ -142,6 +148,7 @@ impl Directions {
                 bits: FlagBits::new(),
                 reason: AtomicU8::new(0),
                 kernel_only_waiters: AtomicU32::new(0),
+                full_sends: AtomicU32::new(0),
                 leaves_answered: AtomicU32::new(0),
             }),
             holders: Line(Holders::new()),

@@ -61,7 +61,16 @@ impl End {
     fn poll_entry(&self, events: PollFlags) -> PollDescriptor<'_> {
         let (fd, stream) = (self.socket.as_raw_fd(), Some(StreamRef::from(&self.stream)));
         let revents = PollFlags::empty();
-        PollDescriptor { fd, stream, listener: None, udp: None, call: None, events, revents }
+        PollDescriptor {
+            fd,
+            stream,
+            listener: None,
+            udp: None,
+            set: None,
+            call: None,
+            events,
+            revents,
+        }
     }
 
     fn pin(&self) {

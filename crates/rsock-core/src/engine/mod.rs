@@ -11,6 +11,7 @@
 //! to the receive half that it has locked, credits go through atomics to the send half. So a sender
 //! with credit never takes `recv`. Neither lock is held during a sleep.
 
+mod announce;
 mod buffers;
 mod config;
 mod delivery_timeout;

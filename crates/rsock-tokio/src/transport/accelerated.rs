@@ -77,6 +77,7 @@ impl Accelerated {
             stream: self.stream.as_deref().map(Into::into),
             listener: None,
             udp: None,
+            set: None,
             call: None,
             events,
             revents: PollFlags::empty(),

@@ -84,6 +84,7 @@ impl AcceleratedStream {
                 if stream.has_extensions() && self.path.set(stream).is_ok() {
                     self.dirs.raise(FLAG_HAS_PATH);
                     self.repeat_shutdown();
+                    self.epoll_watch.on_path();
                 }
             }
             Step::Failed(reason) => {

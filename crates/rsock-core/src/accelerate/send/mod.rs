@@ -356,6 +356,7 @@ impl Sends for AcceleratedStream {
             return WhenFull::Wait;
         }
         self.check_peer_before_waiting(fd, blocked);
+        self.dirs.shared.0.full_sends.fetch_add(1, Ordering::Relaxed);
         WhenFull::Return
     }
 

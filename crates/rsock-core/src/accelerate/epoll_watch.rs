@@ -1,0 +1,229 @@
+//! What an epoll set of the program needs of a stream that it watches while the stream is on a
+//! ring: the state of the stream, and announcements of what happens next.
+//!
+//! An epoll set that the kernel alone serves does not see a ring. So a stream in such a set is
+//! [held on TCP](AcceleratedStream::hold_on_tcp), from before its first byte until the code that
+//! waits for the set has taken over ([`AcceleratedStream::watch_by`]).
+
+#![forbid(unsafe_code)]
+
+use crate::accelerate::offsets;
+use crate::accelerate::path::Path;
+use crate::accelerate::poll_state::{INPUT, OUTPUT};
+use crate::accelerate::state::FLAG_HELD_ON_TCP;
+use crate::accelerate::{AcceleratedStream, PATIENCE};
+use crate::engine::spin_on;
+use crate::interrupt::Section;
+use crate::sys;
+use rsock_proto::event_set::{Events, News, ReadinessSnapshot};
+use rsock_verbs::Error;
+use rsock_verbs::soft::{ReadyNumber, SoftReadySet};
+use rustix::event::PollFlags;
+use rustix::fd::{AsRawFd, BorrowedFd};
+use std::io;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A number by which the caller of [`AcceleratedStream::hold_on_tcp`] knows its watch; not zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WatchId(pub u64);
+
+static ON_PATH_FOUND: OnceLock<fn(WatchId)> = OnceLock::new();
+
+/// Registers the function that is called when a watched stream has found its peer, so that it could
+/// move to the ring. The function must not use the stream, whose lock the caller may hold.
+pub fn on_path_found(f: fn(WatchId)) {
+    let _ = ON_PATH_FOUND.set(f);
+}
+
+/// Spins as long as spinning has paid off on this thread lately, until `ready` holds. False if the
+/// caller should sleep.
+pub fn spin_until(ready: impl Fn() -> bool) -> bool {
+    spin_on(ready)
+}
+
+/// The watch that a stream belongs to, if any.
+#[derive(Debug, Default)]
+pub(super) struct WatchSlot(AtomicU64);
+
+impl WatchSlot {
+    /// To be called when the stream has found its peer.
+    pub(super) fn on_path(&self) {
+        let id = self.0.load(Ordering::Acquire);
+        if id != 0
+            && let Some(f) = ON_PATH_FOUND.get()
+        {
+            f(WatchId(id));
+        }
+    }
+}
+
+/// A stream's place in a ready set: see [`AcceleratedStream::watch_by`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingWatch(pub ReadyNumber);
+
+/// What holds of a stream.
+#[derive(Clone, Copy, Debug)]
+pub struct EpollState {
+    /// What holds now. Of the news only the arrivals on the ring are filled in.
+    pub now: ReadinessSnapshot,
+    /// Bytes that have arrived on TCP so far, which wraps, and the state of the socket, if the
+    /// kernel was asked.
+    pub tcp_arrivals: Option<(u32, u8)>,
+    /// Sends so far that found no room.
+    pub full_sends: u32,
+    /// What had happened on the ring when the state was taken.
+    pub mark: u32,
+    /// Look again after this time even if nothing is announced: a full ring is given up then.
+    pub look_again: Option<Duration>,
+    /// Whether an end, an error or urgent data has been found, so that the kernel has to be asked
+    /// by every later look.
+    pub has_kernel_news: bool,
+}
+
+impl AcceleratedStream {
+    /// Keeps the stream from moving to the ring, for a watch of the caller. Returns false if
+    /// another watch holds it or watches it.
+    #[must_use]
+    pub fn hold_on_tcp(&self, id: WatchId) -> bool {
+        let held =
+            self.epoll_watch.0.compare_exchange(0, id.0, Ordering::AcqRel, Ordering::Acquire);
+        if held.is_err_and(|other| other != id.0) {
+            return false;
+        }
+        self.dirs.raise(FLAG_HELD_ON_TCP);
+        let _section = Section::enter();
+        // A call that has not seen the flag has ended after this: what it has moved is visible to
+        // the caller.
+        self.await_locked_calls();
+        true
+    }
+
+    /// Ends [`Self::hold_on_tcp`], while the watch goes on by [`Self::watch_by`].
+    pub fn end_hold(&self) {
+        self.dirs.lower(FLAG_HELD_ON_TCP);
+    }
+
+    /// Ends the watch that began with [`Self::hold_on_tcp`].
+    pub fn end_watch(&self, id: WatchId) {
+        let ended =
+            self.epoll_watch.0.compare_exchange(id.0, 0, Ordering::AcqRel, Ordering::Acquire);
+        if ended.is_ok() {
+            self.dirs.lower(FLAG_HELD_ON_TCP);
+        }
+    }
+
+    /// The watch that the stream belongs to.
+    #[must_use]
+    pub fn watched_by(&self) -> Option<WatchId> {
+        let id = self.epoll_watch.0.load(Ordering::Acquire);
+        (id != 0).then_some(WatchId(id))
+    }
+
+    /// Whether both directions may still move to a ring of the soft device, or are there.
+    #[must_use]
+    pub fn has_local_path(&self) -> bool {
+        self.path().is_some_and(|path| path.soft().is_some())
+    }
+
+    /// Has `set` watch the ring. `None` if there is no ring of the soft device.
+    ///
+    /// # Errors
+    /// When the set or the memory shared with the peer is full.
+    pub fn watch_by(&self, set: &SoftReadySet) -> Result<Option<RingWatch>, Error> {
+        let Some(stream) = self.path().and_then(Path::soft) else { return Ok(None) };
+        let _section = Section::enter();
+        stream.watch_by(set).map(RingWatch).map(Some)
+    }
+
+    /// Ends [`Self::watch_by`].
+    pub fn unwatch(&self, set: &SoftReadySet, watch: RingWatch) {
+        if let Some(stream) = self.path().and_then(Path::soft) {
+            let _section = Section::enter();
+            stream.unwatch(set, watch.0);
+        }
+    }
+
+    /// Has the ready set told of the next thing that happens after `mark`. False if something has
+    /// happened already.
+    #[must_use]
+    pub fn announce_next(&self, mark: u32) -> bool {
+        let _section = Section::enter();
+        self.path().and_then(Path::soft).is_none_or(|stream| stream.announce_next(mark))
+    }
+
+    /// What holds of the stream, of what `asked` names. `asks_kernel` if the kernel may have
+    /// something new: an end, an error, or bytes on TCP.
+    ///
+    /// # Errors
+    /// As `poll(2)`.
+    pub fn epoll_state(
+        &self,
+        fd: BorrowedFd<'_>,
+        asked: Events,
+        asks_kernel: bool,
+    ) -> io::Result<EpollState> {
+        let asked = poll_flags(asked);
+        // In this order: what arrives after it was counted is news for the next look, and what
+        // happens after the mark leads to one.
+        let arrivals = self.ring_arrivals();
+        let mark = self.path().map_or(0, Path::mark);
+        let state = self.poll_state(fd, asked);
+        let mut kernel = PollFlags::empty();
+        let has_ended = || self.path().is_some_and(Path::has_eof);
+        let asks_kernel = asks_kernel || state.kernel.intersects(INPUT | OUTPUT) || has_ended();
+        if asks_kernel {
+            let events = state.kernel | PollFlags::RDHUP | PollFlags::PRI;
+            let events = sys::poll_bits(events);
+            let mut fds = [libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 }];
+            sys::ppoll(&mut fds, Some(Duration::ZERO), None)?;
+            kernel = sys::poll_flags(fds[0].revents);
+        }
+        let ended_on_tcp = kernel.intersects(PollFlags::RDHUP | PollFlags::HUP);
+        // The kernel may tell of an end a moment after the ring.
+        let ended = ended_on_tcp || has_ended();
+        let has_error = kernel.contains(PollFlags::ERR);
+        if ended_on_tcp || has_error {
+            // Otherwise a receive could find the ring empty, and not look at the socket.
+            self.note_socket();
+        }
+        let is_urgent = kernel.contains(PollFlags::PRI);
+        let holds = |of: PollFlags| {
+            state.ready.intersects(of) || state.kernel.intersects(of) && kernel.intersects(of)
+        };
+        let now = ReadinessSnapshot {
+            is_readable: holds(INPUT),
+            has_room: holds(OUTPUT),
+            is_urgent,
+            input_ended: ended,
+            output_ended: kernel.contains(PollFlags::HUP),
+            has_error,
+            news: News { arrivals, room: 0, changes: 0 },
+        };
+        Ok(EpollState {
+            now,
+            tcp_arrivals: asks_kernel.then(|| offsets::arrived(fd)).transpose()?,
+            full_sends: self.dirs.shared.0.full_sends.load(Ordering::Relaxed),
+            mark,
+            look_again: state.impatient.then_some(PATIENCE),
+            has_kernel_news: ended || has_error || is_urgent,
+        })
+    }
+
+    /// Bytes that have arrived on the ring so far, which wraps.
+    fn ring_arrivals(&self) -> u32 {
+        let _section = Section::enter();
+        let rx = self.dirs.rx.0.lock();
+        let unread = self.path().map_or(0, Path::bytes_readable) as u64;
+        #[expect(clippy::cast_possible_truncation, reason = "the count wraps")]
+        let arrived = rx.switch.ring_bytes().wrapping_add(unread) as u32;
+        arrived
+    }
+}
+
+/// The events that `poll(2)` has too.
+fn poll_flags(events: Events) -> PollFlags {
+    let known = INPUT | OUTPUT | PollFlags::PRI | PollFlags::RDHUP;
+    PollFlags::from_bits_truncate(u16::try_from(events.bits() & 0xffff).unwrap_or(0)) & known
+}
