@@ -49,6 +49,15 @@ pub(crate) fn interests_of(fds: &[RawFd]) -> Vec<Interest> {
     find_interests(|interest| fds.contains(&interest.fd)).unwrap_or_default()
 }
 
+/// Whether the entry of `fd` in `set` reports nothing any more, because a one-shot event has been
+/// reported.
+pub(crate) fn is_spent(set: RawFd, fd: RawFd) -> bool {
+    const FLAGS: u32 = 0xf << 28;
+    let text = fs::read_to_string(format!("/proc/self/fdinfo/{set}")).unwrap_or_default();
+    let mut entries = text.lines().filter_map(|line| parse(set, line));
+    entries.any(|entry| entry.fd == fd && entry.events & !FLAGS == 0)
+}
+
 /// Adds `proxy` to all sets that have the socket with `inode`, or removes it from them; `None` if
 /// the sets are not as they should be then. It is not added where only the kernel can report the
 /// events that such a set asks for.

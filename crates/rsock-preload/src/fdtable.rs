@@ -80,6 +80,11 @@ pub(crate) fn begin_call(fd: c_int, direction: Direction) -> Option<Handle> {
 
 /// Begins a call on the stream of `fd`, on TCP or not, if it has been adopted.
 pub(crate) fn find(fd: c_int, direction: Direction) -> Option<Handle> {
+    if guard::is_in_core() { None } else { find_in_core(fd, direction) }
+}
+
+/// As [`find`], for callers that are in the core.
+pub(crate) fn find_in_core(fd: c_int, direction: Direction) -> Option<Handle> {
     let entry = entry(fd)?;
     loop {
         let word = Word(entry.load(Ordering::Acquire));
@@ -88,7 +93,7 @@ pub(crate) fn find(fd: c_int, direction: Direction) -> Option<Handle> {
         }
         let handle = slot::begin_call(word.key()?, direction, fd);
         if is_unchanged(entry, word) {
-            return handle.filter(|_| !guard::is_in_core());
+            return handle;
         }
     }
 }
@@ -113,6 +118,12 @@ fn is_unchanged(entry: &AtomicU64, word: Word) -> bool {
 /// The key of the stream or UDP socket that `fd` refers to now, if any. For calls of several steps.
 pub(crate) fn key(fd: c_int) -> Option<Key> {
     Word(entry(fd)?.load(Ordering::Acquire)).key()
+}
+
+/// Another descriptor of the stream that `fd` refers to.
+pub(crate) fn other_number(fd: c_int) -> Option<c_int> {
+    let wanted = key(fd)?;
+    known_fds(0, u32::MAX).find(|&other| other != fd && key(other) == Some(wanted))
 }
 
 /// One past the largest number that can have an entry.

@@ -5,7 +5,7 @@
 //! process holds it. The child keeps the parent's view of the table.
 
 use crate::native_peer::listeners;
-use crate::{fdtable, log, signal};
+use crate::{event_set, fdtable, log, signal};
 use rsock_core::accelerate::Halt;
 use rsock_core::fork;
 use std::ptr;
@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// What [`prepare`] holds until the fork is over.
 struct ForkLocks {
     _locks: fork::ForkGuard,
+    _sets: event_set::ForkLocks,
     /// Otherwise a stream could move to the ring after [`fdtable::prepare_fork`] without knowing of
     /// the child.
     _halt: Halt,
@@ -36,8 +37,9 @@ unsafe extern "C" fn prepare() {
     signal::lock_for_fork();
     // Nor the lock on the list of native listeners.
     listeners::prepare_fork();
+    let sets = event_set::prepare_fork();
     // Last, because native listeners that close free memory.
-    let held = Box::new(ForkLocks { _locks: fork::prepare(), _halt: halt });
+    let held = Box::new(ForkLocks { _locks: fork::prepare(), _sets: sets, _halt: halt });
     HELD.store(Box::into_raw(held), Ordering::Relaxed);
 }
 
@@ -63,5 +65,6 @@ unsafe extern "C" fn in_child() {
     listeners::after_fork_in_child();
     signal::unlock_after_fork();
     fdtable::after_fork_in_child();
+    event_set::after_fork_in_child();
     log::line(format_args!("forked"));
 }

@@ -11,7 +11,7 @@
 
 use crate::epoll_interest::{self, Interest};
 use crate::slot::{self, Direction, Handle};
-use crate::{errno, fdtable, guard, log, tcp_only, vfork};
+use crate::{errno, event_set, fdtable, guard, log, tcp_only, vfork};
 use libc::c_int;
 use rsock_core::accelerate::{Claim, FallbackReason, Halt, Need};
 use rsock_core::interrupt::Section;
@@ -193,6 +193,9 @@ fn hand_off(
             let find = || Ok(if moves_epoll { interests(&descriptors) } else { Vec::new() });
             let interests = guard::call_core(find).unwrap_or_default();
             let result = replace_descriptors(&descriptors, &interests, &proxy);
+            for descriptor in &descriptors {
+                event_set::note_replaced(&handle, descriptor.fd);
+            }
             claimed.replaced_by_proxies();
             if local_use == LocalUse::Continues {
                 handle.replace_for_calls(proxy.as_fd());

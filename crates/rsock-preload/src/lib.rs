@@ -26,6 +26,7 @@ mod cancel_state;
 mod chunked;
 mod epoll_interest;
 mod errno;
+mod event_set;
 mod fdtable;
 mod fork;
 mod guard;
@@ -41,6 +42,7 @@ mod slot;
 mod sync;
 mod tcp_only;
 mod vfork;
+mod watched;
 
 /// Runs when the library is loaded. Hooks may have run before it.
 extern "C" fn init() {

@@ -101,6 +101,8 @@ next! {
     socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int = -1;
     bind(fd: c_int, addr: *const libc::sockaddr, len: libc::socklen_t) -> c_int = -1;
     listen(fd: c_int, backlog: c_int) -> c_int = -1;
+    epoll_create(size: c_int) -> c_int = -1;
+    epoll_create1(flags: c_int) -> c_int = -1;
     epoll_wait(set: c_int, events: *mut libc::epoll_event, n: c_int, timeout: c_int) -> c_int = -1;
     epoll_pwait(set: c_int, events: *mut libc::epoll_event, n: c_int, timeout: c_int,
         mask: *const libc::sigset_t) -> c_int = -1;

@@ -4,7 +4,7 @@
 //! sockets, and a system call filter may forbid calls that the core needs. Every stream leaves its
 //! ring, and none is adopted any more ([`tcp_only`]).
 
-use crate::{fdtable, guard, handoff, log, tcp_only};
+use crate::{event_set, fdtable, guard, handoff, log, tcp_only};
 use libc::c_int;
 use rsock_core::accelerate::FallbackReason;
 use rsock_verbs::untrusted;
@@ -46,5 +46,6 @@ pub(crate) fn begin(why: FallbackReason) -> Result<(), c_int> {
     for stream in fdtable::accelerated_streams() {
         result = result.and(handoff::before_kernel_use(stream, why));
     }
+    event_set::settle_all();
     result
 }

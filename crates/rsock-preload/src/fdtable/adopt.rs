@@ -3,7 +3,7 @@
 use super::word::{ACCEPTED, ADOPTED, ADOPTING, CONNECTING, EMPTY, Word};
 use super::{claim, is_unchanged};
 use crate::slot::{self, Direction, Handle, Socket};
-use crate::{guard, log, tcp_only};
+use crate::{guard, log, tcp_only, watched};
 use libc::c_int;
 use rsock_core::accelerate::{self, AcceleratedStream, FallbackReason};
 use rsock_core::interrupt::{self, Section};
@@ -77,6 +77,7 @@ fn adopt(fd: c_int, socket: BorrowedFd<'_>, claim: Word) -> Option<u64> {
             accelerate::Side::Connected
         };
         let Some(stream) = AcceleratedStream::adopt(socket, Some(side)) else { return Ok(None) };
+        watched::hold_if_member(fd, &stream);
         Ok(slot::insert(Socket::Accelerated(stream)))
     });
     let Ok(Some(key)) = adopted else {

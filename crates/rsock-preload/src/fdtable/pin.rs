@@ -2,7 +2,7 @@
 
 use super::adopt::replace;
 use super::word::{ADOPTED, ADOPTING, Word};
-use super::{entry_or_map, find, find_udp};
+use super::{entry_or_map, find, find_in_core, find_udp};
 use crate::slot::Direction;
 use crate::{guard, log};
 use libc::c_int;
@@ -22,7 +22,7 @@ pub(crate) fn pin(fd: c_int, reason: FallbackReason) {
                 break;
             }
             ADOPTED => {
-                if let Some(handle) = find(fd, Direction::Send) {
+                if let Some(handle) = find_in_core(fd, Direction::Send) {
                     log::line(format_args!("fd {fd}: pinned, {reason:?}"));
                     let _ = guard::call_core(|| {
                         handle.pin(reason);

@@ -1,7 +1,7 @@
 //! Hooks of `dup`, `dup2` and `dup3`.
 
 use super::alias;
-use crate::{errno, fdtable, guard, handoff, next};
+use crate::{errno, event_set, fdtable, guard, handoff, next};
 use libc::c_int;
 use rsock_core::accelerate::{FallbackReason, Need};
 use rsock_verbs::own_fd;
@@ -56,10 +56,17 @@ pub(crate) unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int
     result
 }
 
+/// Whether both numbers name the same stream or epoll set, so that a copy changes nothing.
+fn names_same(old: c_int, new: c_int) -> bool {
+    let is_same_stream = fdtable::key(old).is_some_and(|key| fdtable::key(new) == Some(key));
+    let set = || event_set::find(old).zip(event_set::find(new));
+    is_same_stream || set().is_some_and(|(old, new)| std::ptr::eq(old, new))
+}
+
 /// To be called before `new` is replaced by a copy of `old`; does nothing if the kernel would
 /// refuse.
 fn note_replacing(old: c_int, new: c_int) {
-    if old == new || old < 0 || guard::is_in_core() {
+    if old == new || old < 0 || guard::is_in_core() || names_same(old, new) {
         return;
     }
     // SAFETY: not -1; only asked whether it is open.
@@ -77,10 +84,11 @@ fn note_replacing(old: c_int, new: c_int) {
 
 /// To be called after `old` was copied to `new`; does nothing if that failed.
 pub(super) fn note_duplicate(old: c_int, new: c_int) {
-    if new < 0 || new == old || guard::is_in_core() {
+    if new < 0 || new == old || guard::is_in_core() || names_same(old, new) {
         return;
     }
     fdtable::note_duplicate(old, new);
+    event_set::note_duplicate(old, new);
     if new <= LAST_STANDARD {
         // libc's own streams read the first and write to the others.
         let need = if new == 0 { Need::Both } else { Need::Write };

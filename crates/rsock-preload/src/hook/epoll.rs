@@ -1,16 +1,68 @@
-//! `epoll_ctl`: a stream that enters a set goes back to TCP, so that the kernel serves the set.
-//! While bytes may still come on the ring, a doorbell is in the set as its proxy.
+//! `epoll_create` and `epoll_ctl`: a stream that enters a set of this process's own is watched by
+//! the library ([`event_set`]). One that enters another set goes back to TCP, so that the kernel
+//! serves the set. While bytes may still come on the ring, a doorbell is in the set as its proxy.
 //!
 //! A UDP socket keeps its queue, and the proxy stays in the set as long as the queue, if the set
 //! asks for no more than levels or edges.
 
 use crate::epoll_interest::{PROXIED, SUPPORTED};
+use crate::event_set::{self, Control};
 use crate::native_peer::listeners;
 use crate::slot::Direction;
-use crate::{errno, fdtable, guard, next};
+use crate::{errno, fdtable, guard, next, vfork};
 use libc::{c_int, epoll_event};
 use rsock_core::accelerate::FallbackReason;
+use rsock_verbs::fault;
 use rustix::fd::{AsFd, AsRawFd, RawFd};
+
+/// As `epoll_create(2)`.
+///
+/// # Safety
+/// As `epoll_create(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
+    // SAFETY: arguments passed on unchanged.
+    note_created(unsafe { next::epoll_create(size) })
+}
+
+/// As `epoll_create1(2)`.
+///
+/// # Safety
+/// As `epoll_create1(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
+    // SAFETY: arguments passed on unchanged.
+    note_created(unsafe { next::epoll_create1(flags) })
+}
+
+/// Notes that `set` has just been made, if it has.
+fn note_created(set: c_int) -> c_int {
+    if set >= 0 && !guard::is_in_core() && !vfork::is_child() {
+        fdtable::note_made(set);
+        event_set::note_created(set);
+    }
+    set
+}
+
+/// What a call asks of a set. `None` if the kernel refuses it.
+///
+/// # Safety
+/// As `epoll_ctl(2)`.
+unsafe fn control_of(op: c_int, from: *const epoll_event) -> Option<Control> {
+    if op == libc::EPOLL_CTL_DEL {
+        return Some(Control::Delete);
+    }
+    let mut event = epoll_event { events: 0, u64: 0 };
+    let len = size_of::<epoll_event>();
+    // SAFETY: memory of the program, or an address where there is none.
+    let is_there = unsafe { fault::copy(from.cast(), (&raw mut event).cast(), len) };
+    match op {
+        _ if !is_there => None,
+        libc::EPOLL_CTL_ADD => Some(Control::Add(event)),
+        libc::EPOLL_CTL_MOD => Some(Control::Modify(event)),
+        _ => None,
+    }
+}
 
 /// As `epoll_ctl(2)`.
 ///
@@ -28,6 +80,16 @@ pub(crate) unsafe extern "C-unwind" fn epoll_ctl(
         return fdtable::datagrams::while_changing_sets(fd, || unsafe {
             change(set, op, fd, event)
         });
+    }
+    if let Some(set_of_process) = event_set::find(set) {
+        // SAFETY: as the caller promises.
+        let Some(what) = (unsafe { control_of(op, event) }) else {
+            // SAFETY: arguments passed on unchanged.
+            return unsafe { next::epoll_ctl(set, op, fd, event) };
+        };
+        if let Some(done) = event_set::control(set_of_process, set, fd, what) {
+            return errno::ret_int(done.map(|()| 0));
+        }
     }
     if op == libc::EPOLL_CTL_ADD {
         fdtable::pin(fd, FallbackReason::Epoll);

@@ -1,6 +1,7 @@
-//! Waiting for epoll sets: the kernel does it, except for streams without TCP that are full.
+//! Waiting for epoll sets: the kernel does it, except for streams on a ring ([`event_set`]), and
+//! for streams without TCP that are full.
 //!
-//! In a set such a stream is its placeholder, which then shows that there is no room
+//! In a set a stream without TCP is its placeholder, which then shows that there is no room
 //! ([`NativeStream::shows_full`]). A thread that waits for a set meanwhile waits for room,
 //! too, and then makes the placeholder writable; the kernel does the rest, by levels, edges or
 //! shots as the set was asked.
@@ -8,7 +9,7 @@
 use super::poll::duration;
 use crate::fdtable::datagrams;
 use crate::slot::{Direction, Handle};
-use crate::{cancel, errno, fdtable, guard, next};
+use crate::{cancel, errno, event_set, fdtable, guard, next};
 use libc::{c_int, epoll_event, sigset_t, timespec};
 use rsock_core::accelerate::{self, NativeStream, PollDescriptor};
 use rustix::event::PollFlags;
@@ -25,17 +26,15 @@ pub(crate) unsafe extern "C-unwind" fn epoll_wait(
     n: c_int,
     timeout: c_int,
 ) -> c_int {
-    datagrams::before_epoll_wait();
-    if NativeStream::any_shows_full() {
-        let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
-        // SAFETY: arguments passed on unchanged.
-        let now = || unsafe { next::epoll_wait(set, events, n, 0) };
-        if let Some(n) = cancel::without_cancel(|| wait(set, limit, None, now)) {
-            return n;
-        }
-    }
+    let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
+    let sleep = |room, n, limit| {
+        // SAFETY: room of the caller's, or arguments passed on unchanged.
+        unsafe { next::epoll_wait(set, room, int(n), millis(limit)) }
+    };
     // SAFETY: arguments passed on unchanged.
-    unsafe { next::epoll_wait(set, events, n, timeout) }
+    let by_kernel = || unsafe { next::epoll_wait(set, events, n, timeout) };
+    // SAFETY: the caller's promise.
+    unsafe { answer(set, events, n, limit, None, &sleep, by_kernel) }
 }
 
 /// As `epoll_pwait(2)`.
@@ -50,19 +49,17 @@ pub(crate) unsafe extern "C-unwind" fn epoll_pwait(
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    datagrams::before_epoll_wait();
-    if NativeStream::any_shows_full() {
-        let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
-        // SAFETY: null or valid by the caller's promise.
-        let given = unsafe { mask.as_ref() };
-        // SAFETY: arguments passed on unchanged.
-        let now = || unsafe { next::epoll_pwait(set, events, n, 0, mask) };
-        if let Some(n) = cancel::without_cancel(|| wait(set, limit, given, now)) {
-            return n;
-        }
-    }
+    let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
+    let sleep = |room, n, limit| {
+        // SAFETY: room of the caller's, or arguments passed on unchanged.
+        unsafe { next::epoll_pwait(set, room, int(n), millis(limit), mask) }
+    };
+    // SAFETY: null or valid by the caller's promise.
+    let given = unsafe { mask.as_ref() };
     // SAFETY: arguments passed on unchanged.
-    unsafe { next::epoll_pwait(set, events, n, timeout, mask) }
+    let by_kernel = || unsafe { next::epoll_pwait(set, events, n, timeout, mask) };
+    // SAFETY: the caller's promise.
+    unsafe { answer(set, events, n, limit, given, &sleep, by_kernel) }
 }
 
 /// As `epoll_pwait2(2)`.
@@ -77,22 +74,115 @@ pub(crate) unsafe extern "C-unwind" fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    datagrams::before_epoll_wait();
-    if NativeStream::any_shows_full()
-        // SAFETY: null or valid by the caller's promise.
-        && let Ok(limit) = unsafe { duration(timeout) }
-    {
-        // SAFETY: null or valid by the caller's promise.
-        let given = unsafe { mask.as_ref() };
-        let at_once = timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: arguments passed on unchanged, except for a time that lives during the call.
-        let now = || unsafe { next::epoll_pwait2(set, events, n, &raw const at_once, mask) };
-        if let Some(n) = cancel::without_cancel(|| wait(set, limit, given, now)) {
+    // SAFETY: arguments passed on unchanged.
+    let by_kernel = || unsafe { next::epoll_pwait2(set, events, n, timeout, mask) };
+    // SAFETY: null or valid by the caller's promise.
+    let Ok(limit) = (unsafe { duration(timeout) }) else { return by_kernel() };
+    let sleep = |room, n, limit: Option<Duration>| {
+        let limit = limit.map(timespec_of);
+        let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: room of the caller's, or arguments passed on unchanged, and a time that lives
+        // during the call.
+        unsafe { next::epoll_pwait2(set, room, int(n), limit, mask) }
+    };
+    // SAFETY: null or valid by the caller's promise.
+    let given = unsafe { mask.as_ref() };
+    // SAFETY: the caller's promise.
+    unsafe { answer(set, events, n, limit, given, &sleep, by_kernel) }
+}
+
+/// Waits for `set`. `sleep` calls the kernel with the room for events and the time that it is
+/// given, `by_kernel` with all that the program has given.
+///
+/// # Safety
+/// As `epoll_wait(2)`.
+unsafe fn answer(
+    set: c_int,
+    events: *mut epoll_event,
+    n: c_int,
+    limit: Option<Duration>,
+    mask: Option<&sigset_t>,
+    sleep: &event_set::Sleep<'_>,
+    by_kernel: impl Fn() -> c_int,
+) -> c_int {
+    let is_known = event_set::find(set).is_some();
+    let deadline = limit.filter(|_| is_known).and_then(|limit| Instant::now().checked_add(limit));
+    let mut left = limit;
+    loop {
+        // SAFETY: the caller's promise.
+        if let Some(n) = unsafe { wait_for(set, events, n, left, mask, sleep) } {
             return n;
         }
+        let taken = by_kernel();
+        // SAFETY: the kernel has written as many events.
+        if let Some(n) = unsafe { without_own(set, events, taken) } {
+            return n;
+        }
+        left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     }
-    // SAFETY: arguments passed on unchanged.
-    unsafe { next::epoll_pwait2(set, events, n, timeout, mask) }
+}
+
+/// Waits for `set` as far as that takes more than the kernel; `None` if it does not. `sleep` calls
+/// the kernel with the program's arguments, and the time that it is given.
+///
+/// # Safety
+/// As `epoll_wait(2)`.
+unsafe fn wait_for(
+    set: c_int,
+    events: *mut epoll_event,
+    n: c_int,
+    limit: Option<Duration>,
+    mask: Option<&sigset_t>,
+    sleep: &event_set::Sleep<'_>,
+) -> Option<c_int> {
+    datagrams::before_epoll_wait();
+    let known = event_set::find(set).filter(|_| !guard::is_in_core());
+    let needs_library = known.is_some_and(event_set::needs_library);
+    if !needs_library && !NativeStream::any_shows_full() {
+        return None;
+    }
+    let room = usize::try_from(n).ok().filter(|&n| n != 0)?;
+    let call = |limit| event_set::Wait { set, events, room, limit, sleep };
+    if NativeStream::any_shows_full() {
+        // SAFETY: the caller's promise.
+        let now = || unsafe { event_set::wait_by_kernel_or(known, &call(Some(Duration::ZERO))) };
+        if let Some(n) = cancel::without_cancel(|| wait(set, limit, mask, now)) {
+            return Some(n);
+        }
+    }
+    let known = known.filter(|_| needs_library)?;
+    // SAFETY: the caller's promise.
+    cancel::without_cancel(|| Some(unsafe { event_set::wait(known, &call(limit)) }))
+}
+
+/// What the kernel has returned, without events of this library's own. `None` if nothing is left: a
+/// set has them since the library has begun to watch a member while the thread slept.
+///
+/// # Safety
+/// `events` has the number of events that `n` says, if that is not negative.
+unsafe fn without_own(set: c_int, events: *mut epoll_event, n: c_int) -> Option<c_int> {
+    // Also for a set of which the library watches nothing by now.
+    let known = event_set::find(set).filter(|_| n > 0);
+    let (Some(known), Ok(taken)) = (known, usize::try_from(n)) else { return Some(n) };
+    // SAFETY: the caller's promise.
+    let taken = unsafe { std::slice::from_raw_parts_mut(events, taken) };
+    let n = event_set::without_own(known, taken);
+    (n != 0).then_some(n)
+}
+
+fn int(n: usize) -> c_int {
+    c_int::try_from(n).unwrap_or(c_int::MAX)
+}
+
+/// The time as `epoll_wait` takes it, rounded up.
+fn millis(limit: Option<Duration>) -> c_int {
+    let Some(limit) = limit else { return -1 };
+    c_int::try_from(limit.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX)
+}
+
+fn timespec_of(limit: Duration) -> timespec {
+    let tv_sec = libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX);
+    timespec { tv_sec, tv_nsec: limit.subsec_nanos().into() }
 }
 
 /// Waits for the set, by calling `now`, and for room in streams. `None` if no stream is full.
@@ -111,7 +201,16 @@ fn wait(
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let entry = |fd, stream, events| {
             let revents = PollFlags::empty();
-            PollDescriptor { fd, stream, listener: None, udp: None, call: None, events, revents }
+            PollDescriptor {
+                fd,
+                stream,
+                listener: None,
+                udp: None,
+                set: None,
+                call: None,
+                events,
+                revents,
+            }
         };
         let mut entries = vec![entry(set, None, PollFlags::IN)];
         for (fd, handle) in &full {

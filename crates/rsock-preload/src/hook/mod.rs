@@ -37,7 +37,7 @@ mod write;
 
 use crate::cancel::HookResult;
 use crate::native_peer::listeners;
-use crate::{cancel, fdtable};
+use crate::{cancel, event_set, fdtable};
 use libc::c_int;
 
 /// As [`cancel::without_cancel`], where the table has an entry for `fd`.
@@ -52,6 +52,7 @@ where
 /// `fd` is about to be closed: ends what the library knows of it.
 fn note_closing(fd: c_int) {
     listeners::note_closing(fd);
+    event_set::note_closing(fd);
     fdtable::note_closing(fd);
 }
 

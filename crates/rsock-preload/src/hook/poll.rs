@@ -1,6 +1,7 @@
 //! `poll` and `ppoll` over accelerated streams and other descriptors alike.
 
 use super::alias;
+use crate::event_set::{self, PolledEventSet};
 use crate::fdtable::datagrams;
 use crate::native_peer::listeners;
 use crate::native_peer::shared_listener::SharedListener;
@@ -141,6 +142,8 @@ pub(super) enum Named {
     NativeListener(Arc<SharedListener>),
     /// A UDP socket.
     Datagrams(Handle),
+    /// An epoll set that watches streams on a ring.
+    EventSet(PolledEventSet),
 }
 
 impl Named {
@@ -148,6 +151,10 @@ impl Named {
     pub(super) fn find(fd: c_int, events: PollFlags) -> Option<Self> {
         if fdtable::is_listening(fd) {
             return listeners::of(fd).map(Self::NativeListener);
+        }
+        if let Some(set) = event_set::find(fd) {
+            return event_set::needs_library(set)
+                .then(|| Self::EventSet(PolledEventSet { set, fd }));
         }
         if datagrams::is_udp(fd) {
             let handle = datagrams::find(fd, Direction::Recv);
@@ -165,20 +172,43 @@ impl Named {
     pub(super) fn is_needed(&self) -> bool {
         match self {
             Self::Stream(handle) => !handle.stream().is_plain(),
-            Self::NativeListener(_) | Self::Datagrams(_) => true,
+            Self::NativeListener(_) | Self::Datagrams(_) | Self::EventSet(_) => true,
         }
     }
 
     /// The entry to wait for.
     pub(super) fn entry(named: Option<&Self>, fd: c_int, events: PollFlags) -> PollDescriptor<'_> {
-        let (stream, listener, udp, call) = match named {
-            Some(Self::Stream(handle)) => (Some(handle.stream()), None, None, Some(handle.call())),
-            Some(Self::NativeListener(listener)) => (None, Some(listener.native()), None, None),
-            Some(Self::Datagrams(handle)) => (None, None, handle.udp(), Some(handle.call())),
-            None => (None, None, None, None),
+        let nothing = PollDescriptor {
+            fd,
+            stream: None,
+            listener: None,
+            udp: None,
+            set: None,
+            call: None,
+            events,
+            revents: PollFlags::empty(),
         };
-        PollDescriptor { fd, stream, listener, udp, call, events, revents: PollFlags::empty() }
+        match named {
+            Some(Self::Stream(handle)) => PollDescriptor {
+                stream: Some(handle.stream()),
+                call: Some(handle.call()),
+                ..nothing
+            },
+            Some(Self::NativeListener(listener)) => {
+                PollDescriptor { listener: Some(listener.native()), ..nothing }
+            }
+            Some(Self::Datagrams(handle)) => {
+                PollDescriptor { udp: handle.udp(), call: Some(handle.call()), ..nothing }
+            }
+            Some(Self::EventSet(set)) => PollDescriptor { set: Some(set), ..nothing },
+            None => nothing,
+        }
     }
+}
+
+/// Whether waiting for `fd` may take more than the kernel's `poll`.
+pub(super) fn needs_own_poll(fd: c_int) -> bool {
+    fdtable::needs_own_poll(fd) || event_set::find(fd).is_some_and(event_set::needs_library)
 }
 
 /// Whether an entry refers to a socket of this library, so that the kernel's `poll` may not
@@ -192,7 +222,7 @@ unsafe fn has_sockets(fds: *const pollfd, n: nfds_t) -> bool {
     };
     // SAFETY: not null, so `n` entries by the caller's promise.
     let fds = unsafe { slice::from_raw_parts(fds, n) };
-    !guard::is_in_core() && fds.iter().any(|p| fdtable::needs_own_poll(p.fd))
+    !guard::is_in_core() && fds.iter().any(|p| needs_own_poll(p.fd))
 }
 
 /// The descriptors of the entries.

@@ -3,7 +3,7 @@
 use crate::fdtable::datagrams;
 use crate::native_peer::listeners;
 use crate::slot::Direction;
-use crate::{arg, errno, fdtable, guard, next, tcp_only};
+use crate::{arg, errno, event_set, fdtable, guard, next, tcp_only};
 use libc::{c_int, sockaddr, socklen_t};
 use rustix::net::Shutdown;
 use std::net::SocketAddr;
@@ -79,6 +79,7 @@ pub(crate) unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int 
         && handle.is_same_socket() != Some(false)
     {
         let result = guard::call_core(|| handle.stream().shutdown(handle.fd(), direction));
+        event_set::note_changed(fd);
         return errno::ret_int(result.map(|()| 0));
     }
     datagrams::note_shutdown(fd);

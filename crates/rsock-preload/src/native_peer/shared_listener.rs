@@ -66,8 +66,16 @@ impl SharedListener {
         };
         let events = PollFlags::IN;
         let revents = PollFlags::empty();
-        let mut entries =
-            [PollDescriptor { fd, stream: None, listener, udp: None, call: None, events, revents }];
+        let mut entries = [PollDescriptor {
+            fd,
+            stream: None,
+            listener,
+            udp: None,
+            set: None,
+            call: None,
+            events,
+            revents,
+        }];
         accelerate::poll(&mut entries, left, None)
     }
 }

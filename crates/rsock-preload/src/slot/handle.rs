@@ -180,6 +180,11 @@ impl Handle {
             .is_ok()
     }
 
+    /// Whether the socket has a descriptor beside that of this call, in this process or in another.
+    pub(crate) fn has_other_descriptors(&self) -> bool {
+        self.slot.shared.n_descriptors.load(Ordering::Acquire) > 1 || self.stream().is_shared()
+    }
+
     /// Counts one descriptor less; returns whether it was the last.
     pub(crate) fn remove_descriptor(&self) -> bool {
         self.slot.shared.n_descriptors.fetch_sub(1, Ordering::AcqRel) == 1

@@ -6,7 +6,7 @@
 
 use super::since;
 use crate::fdtable::datagrams;
-use crate::hook::poll::Named;
+use crate::hook::poll::{Named, needs_own_poll};
 use crate::{errno, fdtable, guard};
 use libc::{c_int, c_ulong, fd_set, sigset_t};
 use rsock_core::accelerate::{self, PollDescriptor};
@@ -64,7 +64,7 @@ impl Wanted {
         let wanted = Self { n, sets: sets.map(|set| set.cast()) };
         let end = n.min(fdtable::end());
         let names_stream = (0..end).any(|fd| {
-            c_int::try_from(fd).is_ok_and(fdtable::needs_own_poll)
+            c_int::try_from(fd).is_ok_and(needs_own_poll)
                 // SAFETY: below both `n` and a number that the process has had, rounded up as the
                 // kernel rounds it.
                 && !unsafe { wanted.asks(fd) }.is_empty()

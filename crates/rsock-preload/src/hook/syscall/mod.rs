@@ -19,7 +19,7 @@ use super::{
     select, socket, sockopt, splice, write,
 };
 use crate::cancel_state::SavedCancelState;
-use crate::{errno, fdtable, guard, log, next, process_handoff};
+use crate::{errno, event_set, fdtable, guard, log, next, process_handoff};
 use action::rt_sigaction;
 use libc::{c_int, c_long, c_ulong, c_void};
 use rsock_core::accelerate::FallbackReason;
@@ -66,8 +66,10 @@ fn concerns_hook(number: c_long, fd: c_int) -> bool {
         | libc::SYS_setsockopt
         | libc::SYS_ioctl
         | libc::SYS_fcntl
-        | libc::SYS_dup => fdtable::is_known(fd),
-        libc::SYS_close => fdtable::is_known(fd) || own_fd::is_own(fd),
+        | libc::SYS_dup => fdtable::is_known(fd) || event_set::find(fd).is_some(),
+        libc::SYS_close => {
+            fdtable::is_known(fd) || own_fd::is_own(fd) || event_set::find(fd).is_some()
+        }
         libc::SYS_sendmsg
         | libc::SYS_sendmmsg
         | libc::SYS_splice
@@ -79,6 +81,7 @@ fn concerns_hook(number: c_long, fd: c_int) -> bool {
         | libc::SYS_connect
         | libc::SYS_ppoll
         | libc::SYS_pselect6
+        | libc::SYS_epoll_create1
         | libc::SYS_epoll_ctl
         | libc::SYS_epoll_pwait
         | libc::SYS_epoll_pwait2
@@ -92,7 +95,11 @@ fn concerns_hook(number: c_long, fd: c_int) -> bool {
         | libc::SYS_execve
         | libc::SYS_execveat => true,
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_poll | libc::SYS_select | libc::SYS_epoll_wait | libc::SYS_dup2 => true,
+        libc::SYS_poll
+        | libc::SYS_select
+        | libc::SYS_epoll_create
+        | libc::SYS_epoll_wait
+        | libc::SYS_dup2 => true,
         _ => false,
     }
 }
@@ -177,6 +184,7 @@ unsafe fn dispatch(number: c_long, all: [usize; 6]) -> c_long {
             let kernel = || int_of(unsafe { kernel(number, all) });
             c_long::from(control::fcntl_by(int(a), int(b), at(c), kernel))
         }
+        libc::SYS_epoll_create1 => hook!(epoll::epoll_create1(int(a))),
         libc::SYS_epoll_ctl => hook!(epoll::epoll_ctl(int(a), int(b), int(c), at(d))),
         // SAFETY: the caller's promise.
         libc::SYS_ppoll => unsafe { ppoll(all) },
@@ -188,6 +196,8 @@ unsafe fn dispatch(number: c_long, all: [usize; 6]) -> c_long {
         libc::SYS_poll => hook!(poll::poll(at(a), b as libc::nfds_t, int(c))),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_select => hook!(select::select(int(a), at(b), at(c), at(d), at(e))),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_epoll_create => hook!(epoll::epoll_create(int(a))),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_epoll_wait => hook!(epoll_wait::epoll_wait(int(a), at(b), int(c), int(d))),
         #[cfg(target_arch = "x86_64")]

@@ -1,0 +1,425 @@
+//! `epoll_ctl` on sets that this process has made, for descriptors that are streams.
+
+use super::members::{Member, split, watch_id};
+use super::own_fds::OwnEvent;
+use super::{EventSet, PolledEventSet, State, kernel, sets_of, stream_of};
+use crate::epoll_interest::PROXIED;
+use crate::slot::Handle;
+use crate::watched::{self, watch_of};
+use crate::{errno, fdtable, guard, tcp_only, vfork};
+use libc::{c_int, epoll_event};
+use rsock_core::accelerate::{EpollState, FallbackReason, StreamRef};
+use rsock_core::interrupt::Section;
+use rustix::fd::RawFd;
+use std::io;
+use std::sync::atomic::Ordering;
+
+/// What `epoll_ctl` is asked to do with a descriptor.
+#[derive(Clone, Copy)]
+pub(crate) enum Control {
+    Add(epoll_event),
+    Modify(epoll_event),
+    Delete,
+}
+
+/// What may be asked for with `EPOLLEXCLUSIVE`.
+const WITH_EXCLUSIVE: u32 = (libc::EPOLLIN
+    | libc::EPOLLOUT
+    | libc::EPOLLERR
+    | libc::EPOLLHUP
+    | libc::EPOLLWAKEUP
+    | libc::EPOLLET
+    | libc::EPOLLEXCLUSIVE)
+    .cast_unsigned();
+const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE.cast_unsigned();
+
+/// Does what is asked with the stream `fd`. `None` if that is the kernel's: the descriptor is not
+/// one that the library watches in this set, now or later.
+pub(crate) fn control(
+    set: &'static EventSet,
+    set_fd: RawFd,
+    fd: RawFd,
+    what: Control,
+) -> Option<Result<(), c_int>> {
+    if guard::is_in_core() {
+        return None;
+    }
+    let _section = Section::enter();
+    if matches!(what, Control::Add(_)) {
+        forget_deleted_elsewhere(set, fd);
+    }
+    let mut state = set.lock();
+    state.fd = set_fd;
+    let number = state.members.number_of(fd).or_else(|| state.number_before(fd));
+    let number = number.filter(|&number| !state.forget_if_useless(set, number));
+    let is_deleted = number.and_then(|n| state.members.get(n)).is_some_and(|m| m.is_deleted);
+    let done = guard::call_core(|| {
+        Ok(match (what, number) {
+            (Control::Add(event), None) => state.add(set, fd, event),
+            (Control::Add(event), Some(number)) if is_deleted => {
+                Some(state.add_again(set, number, event))
+            }
+            (_, Some(_)) if is_deleted => Some(Err(rustix::io::Errno::NOENT.into())),
+            (Control::Add(event), Some(number)) => {
+                let is_on_ring = state.members.get(number).is_some_and(|m| m.ring.is_some());
+                // The kernel says so itself of a descriptor that it watches.
+                is_on_ring.then(|| {
+                    check_exclusive(event.events)?;
+                    let is_set = super::find(fd).is_some();
+                    let is_invalid = is_set && event.events & EXCLUSIVE != 0;
+                    let error = [rustix::io::Errno::EXIST, rustix::io::Errno::INVAL];
+                    Err(error[usize::from(is_invalid)].into())
+                })
+            }
+            (Control::Modify(event), Some(number)) => state.modify(set, number, event),
+            (Control::Delete, Some(number)) => Some(state.delete(set, number)),
+            (_, None) => None,
+        })
+    });
+    match done {
+        Ok(None) => None,
+        Ok(Some(done)) => Some(done.map_err(|e| errno::of(&e))),
+        Err(e) => Some(Err(e)),
+    }
+}
+
+/// Another set may have kept a member that the program has deleted there.
+fn forget_deleted_elsewhere(set: &'static EventSet, fd: RawFd) {
+    if watch_of(fd).is_none_or(|watch| split(watch).0 == set.number) {
+        return;
+    }
+    for other in sets_of(fd).into_iter().filter(|other| !std::ptr::eq(*other, set)) {
+        let mut state = other.lock();
+        let _ = guard::call_core(|| {
+            for number in state.members.all_of(fd) {
+                if state.members.get(number).is_some_and(|member| member.is_deleted) {
+                    state.remove(other, number);
+                }
+            }
+            Ok(())
+        });
+    }
+}
+
+/// As the kernel checks what is asked for with `EPOLLEXCLUSIVE`.
+fn check_exclusive(events: u32) -> io::Result<()> {
+    if events & EXCLUSIVE != 0 && events & !WITH_EXCLUSIVE != 0 {
+        return Err(rustix::io::Errno::INVAL.into());
+    }
+    Ok(())
+}
+
+impl State {
+    /// The member that was added by `fd`, if that was closed since and names the same file again.
+    fn number_before(&self, fd: RawFd) -> Option<u32> {
+        let key = fdtable::key(fd)?;
+        let is_same = |member: &Member| fdtable::key(member.fd) == Some(key);
+        self.members.renamed_from(fd).find(|(_, member)| is_same(member)).map(|(number, _)| number)
+    }
+
+    fn add(
+        &mut self,
+        set: &'static EventSet,
+        fd: RawFd,
+        event: epoll_event,
+    ) -> Option<io::Result<()>> {
+        if let Some(member) = super::find(fd).filter(|member| !std::ptr::eq(*member, set)) {
+            return self.add_set(set, PolledEventSet { set: member, fd }, event);
+        }
+        let is_possible = set.may_watch() && !tcp_only::is_on() && fdtable::is_connection(fd);
+        if !is_possible {
+            return None;
+        }
+        let handle = stream_of(fd);
+        let stream = match handle.as_ref().map(Handle::stream) {
+            Some(StreamRef::Native(_)) => return None,
+            Some(StreamRef::Accelerated(stream)) if stream.is_plain() => return None,
+            Some(StreamRef::Accelerated(stream)) => Some(stream),
+            None => None,
+        };
+        if watch_of(fd).is_some() || stream.is_some_and(|s| s.watched_by().is_some()) {
+            fdtable::pin(fd, FallbackReason::Epoll);
+            return self.add_beside(set, fd, event, handle.as_ref()?);
+        }
+        let number = self.members.insert(Member::new(fd, event, None));
+        let watch = watch_id(set.number, number);
+        if !watched::note(fd, watch) || stream.is_some_and(|s| !s.hold_on_tcp(watch)) {
+            self.remove(set, number);
+            return None;
+        }
+        let now = stream.and_then(|_| self.before_ring(number));
+        if let Some(now) = now {
+            if let Err(e) = self.check(set, fd, event) {
+                self.remove(set, number);
+                return Some(Err(e));
+            }
+            return self.enter_ring_or_none(set, number, &now).map(Ok);
+        }
+        if let Err(e) = kernel::add(self.fd, fd, event.events, event.u64) {
+            self.remove(set, number);
+            return Some(Err(e));
+        }
+        drop(handle);
+        // Another thread may have adopted the descriptor before it was noted.
+        if let Some(handle) = stream_of(fd)
+            && let StreamRef::Accelerated(stream) = handle.stream()
+            && stream.hold_on_tcp(watch)
+            && let Some(now) = self.before_ring(number)
+        {
+            return self.enter_ring_or_none(set, number, &now).map(Ok);
+        }
+        Some(Ok(()))
+    }
+
+    /// Begins to watch a new member, which the kernel's set has too. `None` if the library cannot:
+    /// the stream has been pinned, and the member is gone from the set.
+    fn enter_ring_or_none(&mut self, set: &EventSet, number: u32, now: &EpollState) -> Option<()> {
+        if self.enter_ring(set, number, now, true) {
+            return Some(());
+        }
+        let fd = self.members.get(number).map(|member| member.fd)?;
+        let _ = kernel::remove(self.fd, fd);
+        self.remove(set, number);
+        None
+    }
+
+    /// Adds a set. `None` if the kernel alone watches it, which may then say that it has something
+    /// to report when it has not.
+    fn add_set(
+        &mut self,
+        set: &'static EventSet,
+        member: PolledEventSet,
+        event: epoll_event,
+    ) -> Option<io::Result<()>> {
+        if !set.may_watch() || event.events & EXCLUSIVE != 0 {
+            return None;
+        }
+        let fd = member.fd;
+        if let Err(e) = self.check(set, fd, event) {
+            return Some(Err(e));
+        }
+        let _ = kernel::remove(self.fd, fd);
+        let number = self.members.insert(Member::new(fd, event, Some(member)));
+        watched::note(fd, watch_id(set.number, number));
+        if self.begin_watch_of_set(set, number).is_err() {
+            self.remove(set, number);
+            return None;
+        }
+        Some(Ok(()))
+    }
+
+    /// Has the kernel say what is wrong with a new member, by adding it in a way that reports
+    /// nothing of it.
+    fn check(&self, set: &EventSet, fd: RawFd, event: epoll_event) -> io::Result<()> {
+        check_exclusive(event.events)?;
+        set.has_own_fds.store(true, Ordering::Release);
+        // Of an end that is there already no wait may tell as of this.
+        kernel::add(self.fd, fd, 0, OwnEvent::Sockets.data())
+    }
+
+    /// Adds a stream that has another watch, and which is on its way back to TCP therefore. `None`
+    /// if it is there: then it is the kernel's.
+    fn add_beside(
+        &mut self,
+        set: &'static EventSet,
+        fd: RawFd,
+        event: epoll_event,
+        handle: &Handle,
+    ) -> Option<io::Result<()>> {
+        if handle.stream().is_plain() {
+            return None;
+        }
+        if let Err(e) = self.check(set, fd, event) {
+            return Some(Err(e));
+        }
+        let _ = kernel::remove(self.fd, fd);
+        let number = self.members.insert(Member::new(fd, event, None));
+        watched::note(fd, watch_id(set.number, number));
+        let now = self.before_ring(number);
+        if now.is_none_or(|now| self.begin_watch(set, number, &now, None).is_none()) {
+            self.remove(set, number);
+            return None;
+        }
+        Some(Ok(()))
+    }
+
+    fn modify(
+        &mut self,
+        set: &'static EventSet,
+        number: u32,
+        event: epoll_event,
+    ) -> Option<io::Result<()>> {
+        let member = self.members.get_mut(number)?;
+        if member.ring.is_none() {
+            let done = kernel::modify(self.fd, member.fd, event.events, event.u64);
+            if done.is_ok() {
+                (member.events, member.data) = (event.events, event.u64);
+            }
+            return Some(done);
+        }
+        if (event.events | member.events) & EXCLUSIVE != 0 {
+            return Some(Err(rustix::io::Errno::INVAL.into()));
+        }
+        (member.events, member.data) = (event.events, event.u64);
+        self.begin_anew(number);
+        self.wake_sleeper(set);
+        Some(Ok(()))
+    }
+
+    fn delete(&mut self, set: &'static EventSet, number: u32) -> io::Result<()> {
+        let Some(member) = self.members.get_mut(number) else { return Ok(()) };
+        match &member.ring {
+            Some(ring) if ring.place.is_some() => {
+                member.is_deleted = true;
+                set.n_watched.fetch_sub(1, Ordering::AcqRel);
+                return Ok(());
+            }
+            Some(_) => {}
+            None => kernel::remove(self.fd, member.fd)?,
+        }
+        self.remove(set, number);
+        Ok(())
+    }
+
+    /// Adds a member again that the program has deleted.
+    fn add_again(&mut self, set: &EventSet, number: u32, event: epoll_event) -> io::Result<()> {
+        check_exclusive(event.events)?;
+        let Some(member) = self.members.get_mut(number) else { return Ok(()) };
+        (member.events, member.data, member.is_deleted) = (event.events, event.u64, false);
+        set.n_watched.fetch_add(1, Ordering::AcqRel);
+        self.begin_anew(number);
+        self.wake_sleeper(set);
+        Ok(())
+    }
+
+    /// Forgets a deleted member whose stream the kernel alone serves by now. Returns whether it
+    /// did.
+    fn forget_if_useless(&mut self, set: &EventSet, number: u32) -> bool {
+        let Some(member) = self.members.get(number).filter(|member| member.is_deleted) else {
+            return false;
+        };
+        let is_useless = !set.may_watch()
+            || stream_of(member.fd).is_none_or(|handle| handle.stream().is_plain());
+        if is_useless {
+            self.remove(set, number);
+        }
+        is_useless
+    }
+
+    /// Forgets a member, which the kernel no longer watches for the program either.
+    pub(super) fn remove(&mut self, set: &EventSet, number: u32) {
+        let Some(member) = self.members.get(number) else { return };
+        let fd = member.fd;
+        watched::forget(fd, watch_id(set.number, number));
+        let handle = stream_of(fd);
+        if let Some(StreamRef::Accelerated(stream)) = handle.as_ref().map(Handle::stream) {
+            self.unwatch(set, number, Some(stream));
+            stream.end_watch(watch_id(set.number, number));
+        } else {
+            self.unwatch(set, number, None);
+        }
+        self.members.remove(number);
+    }
+}
+
+/// The program is about to close `fd`.
+pub(crate) fn note_closing(fd: RawFd) {
+    let is_known = watch_of(fd).is_some() || super::find(fd).is_some();
+    if !is_known || guard::is_in_core() || vfork::is_child() {
+        return;
+    }
+    super::forget(fd);
+    let _section = Section::enter();
+    for set in sets_of(fd) {
+        let mut state = set.lock();
+        let _ = guard::call_core(|| {
+            for number in state.members.all_of(fd) {
+                state.end_of_number(set, number, fd);
+            }
+            Ok(())
+        });
+    }
+    if watch_of(fd).is_some() {
+        watched::forget_all(fd);
+    }
+}
+
+impl State {
+    /// The program is about to close `fd`, which names a member. The kernel goes on to watch the
+    /// file as long as it has another descriptor.
+    fn end_of_number(&mut self, set: &EventSet, number: u32, fd: RawFd) {
+        if let Some(set_of_member) = self.members.get(number).and_then(|member| member.set) {
+            if set_of_member.other_number().is_none_or(|to| !self.rename(set, number, fd, to)) {
+                self.remove(set, number);
+            }
+            return;
+        }
+        let is_on_ring = self.members.get(number).is_some_and(|m| m.ring.is_some());
+        let Some(handle) =
+            stream_of(fd).filter(|handle| is_on_ring && handle.has_other_descriptors())
+        else {
+            return self.remove(set, number);
+        };
+        if fdtable::other_number(fd).is_some_and(|to| self.rename(set, number, fd, to)) {
+            return;
+        }
+        // Another process has the only other descriptor.
+        let Some((events, data)) = self.members.get(number).map(|m| (m.events, m.data)) else {
+            return;
+        };
+        handle.pin(FallbackReason::Epoll);
+        self.leave_ring(set, number, &handle);
+        if let Ok(Some(proxy)) = handle.stream().epoll_proxy(handle.fd()) {
+            let _ = kernel::add(self.fd, proxy, events & PROXIED, data);
+        }
+        self.remove(set, number);
+    }
+}
+
+impl State {
+    /// Has a member go on by another number of its file. Returns whether it does.
+    fn rename(&mut self, set: &EventSet, number: u32, from: RawFd, to: RawFd) -> bool {
+        let Some(own_fds) = self.own_fds.clone() else { return false };
+        // What the kernel has told of so far is not lost.
+        own_fds.take_socket_events(|number| self.note_socket_event(number));
+        own_fds.unwatch_socket(from);
+        self.members.rename(number, to);
+        self.members.have_shared_numbers = true;
+        watched::note(to, watch_id(set.number, number));
+        self.watch_socket(&own_fds, number).is_ok()
+    }
+}
+
+/// The program has shut down a direction of `fd`: that is news for every watch.
+pub(crate) fn note_changed(fd: RawFd) {
+    if watch_of(fd).is_none() || guard::is_in_core() || vfork::is_child() {
+        return;
+    }
+    let _section = Section::enter();
+    for set in sets_of(fd) {
+        let mut state = set.lock();
+        state.kernel_asked = None;
+        for number in state.members.all_of(fd) {
+            if let Some(ring) = state.members.get_mut(number).and_then(|m| m.ring.as_mut()) {
+                ring.has_changed = true;
+                state.note_candidate(number);
+            }
+        }
+    }
+}
+
+/// A proxy has taken the place of a stream's descriptors, of which `fd` is one.
+pub(crate) fn note_replaced(handle: &Handle, fd: RawFd) {
+    let _section = Section::enter();
+    for set in sets_of(fd) {
+        let mut state = set.lock();
+        let _ = guard::call_core(|| {
+            for number in state.members.all_of(fd) {
+                state.leave_ring(set, number, handle);
+                state.remove(set, number);
+            }
+            Ok(())
+        });
+    }
+    watched::forget_all(fd);
+}

@@ -1,0 +1,270 @@
+//! The members of a set: the descriptors that the program has added.
+
+use super::PolledEventSet;
+use libc::{c_int, epoll_event};
+use rsock_core::accelerate::{EpollState, RingWatch, WatchId};
+use rsock_proto::event_set::{News, ReadinessSnapshot, Watch};
+use std::collections::HashMap;
+
+/// A stream that the program has added to a set, or another set.
+pub(super) struct Member {
+    pub(super) fd: c_int,
+    /// The number by which the program has added it.
+    pub(super) added_as: c_int,
+    /// The set that it is; none for a stream.
+    pub(super) set: Option<PolledEventSet>,
+    /// Whether the program has closed the number by which it has added the file: `fd` is another
+    /// number of the same file.
+    pub(super) is_renamed: bool,
+    /// `epoll_event.events` and `.data`, as the program gave them.
+    pub(super) events: u32,
+    pub(super) data: u64,
+    /// Its watch by the library; none while the kernel alone watches it.
+    pub(super) ring: Option<OnRing>,
+    /// Whether the program has deleted it. A member on the ring is kept for when it is added again,
+    /// until its descriptor is closed: some programs delete and add one for each request.
+    pub(super) is_deleted: bool,
+    pub(super) is_candidate: bool,
+    /// The last wait that has reported it.
+    pub(super) reported_in: u64,
+}
+
+impl Member {
+    /// A member that the kernel watches.
+    pub(super) fn new(fd: c_int, event: epoll_event, set: Option<PolledEventSet>) -> Self {
+        let (events, data) = (event.events, event.u64);
+        Self {
+            fd,
+            added_as: fd,
+            set,
+            is_renamed: false,
+            events,
+            data,
+            ring: None,
+            is_deleted: false,
+            is_candidate: false,
+            reported_in: 0,
+        }
+    }
+}
+
+/// A member that the library watches.
+pub(super) struct OnRing {
+    pub(super) watch: Watch,
+    /// Its place in the ready set. Without one it is looked at again and again: a stream that has
+    /// another watch is on its way back to TCP.
+    pub(super) place: Option<RingWatch>,
+    pub(super) news: NewsCounter,
+    /// Whether the socket has to be asked at every look.
+    pub(super) asks_socket: bool,
+    /// Whether the socket has to be asked at the next look.
+    pub(super) has_socket_event: bool,
+    /// Whether the program has shut down a direction since the last look.
+    pub(super) has_changed: bool,
+    /// Of a set: whether the last look found it readable.
+    pub(super) was_readable: bool,
+    /// Of a set: what the kernel has told of so far.
+    pub(super) kernel_news_in_set: u32,
+    /// The news that it had when [`State::n_news`](super::State) counted it last.
+    pub(super) counted: Option<News>,
+}
+
+/// Counts what happens to a stream, from one state to the next.
+#[derive(Clone, Copy, Default)]
+pub(super) struct NewsCounter {
+    /// All but the arrivals on the ring.
+    news: News,
+    /// Bytes that had arrived on TCP, and the state of the socket.
+    tcp_arrivals: (u32, u8),
+    /// Sends without room that have been noticed.
+    full_sends: u32,
+    /// Whether there was no room.
+    was_full: bool,
+    /// Whether input and output have ended, and whether there was an error.
+    ends: [bool; 3],
+    was_urgent: bool,
+}
+
+/// What a state is since the one before.
+pub(super) struct Counted {
+    /// The state with all news.
+    pub(super) now: ReadinessSnapshot,
+    /// The kernel has an event of what is new, of which it has not told yet.
+    pub(super) is_event_due: bool,
+}
+
+impl NewsCounter {
+    /// A counter that begins with `state`.
+    pub(super) fn new(state: &EpollState) -> Self {
+        let mut counter = Self { full_sends: state.full_sends, ..Self::default() };
+        counter.count(state, false);
+        counter
+    }
+
+    /// Counts a change that no state shows.
+    pub(super) fn note_change(&mut self) {
+        self.news.changes = self.news.changes.wrapping_add(1);
+    }
+
+    /// Counts what is new in `state`. `has_event` if the kernel has told of something.
+    pub(super) fn count(&mut self, state: &EpollState, has_event: bool) -> Counted {
+        let mut now = state.now;
+        let ends = [now.input_ended, now.output_ended, now.has_error];
+        let before = std::mem::replace(&mut self.ends, ends);
+        let has_ended = ends.iter().zip(before).any(|(&now, before)| now && !before);
+        let is_urgent_news =
+            now.is_urgent && !std::mem::replace(&mut self.was_urgent, now.is_urgent);
+        // As far as is known: it has not changed if the socket was not asked.
+        let tcp_arrivals = state.tcp_arrivals.unwrap_or(self.tcp_arrivals);
+        let before = std::mem::replace(&mut self.tcp_arrivals, tcp_arrivals);
+        let has_arrived = is_urgent_news || tcp_arrivals.0 != before.0;
+        let has_state_changed = tcp_arrivals.1 != before.1;
+        let has_room_again = now.has_room && self.was_full;
+        // An event that tells of nothing that can be seen is a change of the socket too.
+        let is_seen = !has_state_changed && (has_arrived || has_room_again);
+        let is_change = has_ended || has_event && !is_seen;
+        self.news.changes = self.news.changes.wrapping_add(u32::from(is_change));
+        self.news.arrivals = self.news.arrivals.wrapping_add(u32::from(has_arrived));
+        self.was_full |= self.full_sends != state.full_sends;
+        self.full_sends = state.full_sends;
+        if now.has_room {
+            self.news.room = self.news.room.wrapping_add(u32::from(self.was_full));
+        }
+        self.was_full = !now.has_room;
+        now.news.arrivals = now.news.arrivals.wrapping_add(self.news.arrivals);
+        now.news.room = self.news.room;
+        now.news.changes = self.news.changes;
+        Counted { now, is_event_due: !has_event && (has_ended || has_arrived) }
+    }
+}
+
+/// All members, by number.
+#[derive(Default)]
+pub(super) struct Members {
+    slots: Vec<Option<Member>>,
+    free: Vec<u32>,
+    by_fd: HashMap<c_int, u32>,
+    /// The member of each place in the ready set.
+    by_place: Vec<u32>,
+    /// Members that are sets.
+    sets: Vec<u32>,
+    /// Whether several members may have the same number: see [`Member::is_renamed`].
+    pub(super) have_shared_numbers: bool,
+}
+
+impl Members {
+    pub(super) fn insert(&mut self, member: Member) -> u32 {
+        let fd = member.fd;
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
+        });
+        if member.set.is_some() {
+            self.sets.push(number);
+        }
+        self.slots[number as usize] = Some(member);
+        self.by_fd.insert(fd, number);
+        number
+    }
+
+    pub(super) fn remove(&mut self, number: u32) -> Option<Member> {
+        let member = self.slots.get_mut(number as usize)?.take()?;
+        if member.set.is_some() {
+            self.sets.retain(|&other| other != number);
+        }
+        if !member.is_renamed {
+            self.by_fd.remove(&member.fd);
+        }
+        self.free.push(number);
+        Some(member)
+    }
+
+    pub(super) fn get(&self, number: u32) -> Option<&Member> {
+        self.slots.get(number as usize)?.as_ref()
+    }
+
+    pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut Member> {
+        self.slots.get_mut(number as usize)?.as_mut()
+    }
+
+    pub(super) fn number_of(&self, fd: c_int) -> Option<u32> {
+        self.by_fd.get(&fd).copied()
+    }
+
+    /// Members that the program has added by `fd`, which was closed since.
+    pub(super) fn renamed_from(&self, fd: c_int) -> impl Iterator<Item = (u32, &Member)> {
+        let slots = if self.have_shared_numbers { &self.slots[..] } else { &[] };
+        let all = (0..).zip(slots).filter_map(|(number, slot)| Some((number, slot.as_ref()?)));
+        all.filter(move |(_, member)| member.is_renamed && member.added_as == fd)
+    }
+
+    /// The members that `fd` names: those that the program has added by this number, and those
+    /// whose file has no other number that is known.
+    pub(super) fn all_of(&self, fd: c_int) -> Vec<u32> {
+        if !self.have_shared_numbers {
+            return self.number_of(fd).into_iter().collect();
+        }
+        let is_of = |member: &Option<Member>| member.as_ref().is_some_and(|m| m.fd == fd);
+        let numbers = self.slots.iter().enumerate().filter(|(_, member)| is_of(member));
+        numbers.filter_map(|(number, _)| u32::try_from(number).ok()).collect()
+    }
+
+    /// Gives a member another number of the same file.
+    pub(super) fn rename(&mut self, number: u32, to: c_int) {
+        if let Some(member) = self.get_mut(number) {
+            let from = std::mem::replace(&mut member.fd, to);
+            if let Some(set) = &mut member.set {
+                set.fd = to;
+            }
+            let was_renamed = std::mem::replace(&mut member.is_renamed, true);
+            if !was_renamed {
+                self.by_fd.remove(&from);
+            }
+        }
+    }
+
+    pub(super) fn any(&self) -> Option<u32> {
+        let number = self.slots.iter().position(Option::is_some)?;
+        u32::try_from(number).ok()
+    }
+
+    /// Members that the library watches.
+    pub(super) fn watched(&self) -> impl Iterator<Item = u32> {
+        let is_watched =
+            |member: &Option<Member>| member.as_ref().is_some_and(|m| m.ring.is_some());
+        let numbers = self.slots.iter().enumerate().filter(move |(_, member)| is_watched(member));
+        numbers.filter_map(|(number, _)| u32::try_from(number).ok())
+    }
+
+    /// Members that are sets and that the library watches.
+    pub(super) fn watched_sets(&self) -> Vec<u32> {
+        self.sets.clone()
+    }
+
+    /// Notes that `place` of the ready set is the member's.
+    pub(super) fn note_place(&mut self, place: RingWatch, number: u32) {
+        let at = place.0.0 as usize;
+        if self.by_place.len() <= at {
+            self.by_place.resize(at + 1, u32::MAX);
+        }
+        self.by_place[at] = number;
+    }
+
+    /// The member at `place`, which may be outdated.
+    pub(super) fn at_place(&self, place: RingWatch) -> Option<u32> {
+        let number = *self.by_place.get(place.0.0 as usize)?;
+        self.get(number)?.ring.as_ref().filter(|ring| ring.place == Some(place)).map(|_| number)
+    }
+}
+
+/// The watch of a member, as the core knows it: not zero.
+pub(super) fn watch_id(set: u32, member: u32) -> WatchId {
+    WatchId((u64::from(set) + 1) << 32 | u64::from(member))
+}
+
+/// The set and the member of a watch.
+pub(super) fn split(watch: WatchId) -> (u32, u32) {
+    #[expect(clippy::cast_possible_truncation, reason = "each half is meant")]
+    let (set, member) = ((watch.0 >> 32) as u32, watch.0 as u32);
+    (set.wrapping_sub(1), member)
+}

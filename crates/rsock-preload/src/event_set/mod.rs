@@ -1,0 +1,348 @@
+//! Epoll sets of the program that watch streams on a ring.
+//!
+//! A set stays the kernel's, and a member of it as well, until the member's stream has found its
+//! peer. From then on the library watches the member: its entry in the kernel's set is taken out,
+//! and `epoll_wait` adds what the ring has. A second set of the kernel's, of which the program does
+//! not know (the *socket watch*), watches the sockets of such members: for their ends, and for what
+//! comes on TCP. The socket watch and the doorbell of the ready set are in the program's set, so
+//! that a thread that sleeps there wakes; their events are never shown. When the stream has left
+//! the ring for good, the member's entry goes back into the program's set, as the program made it.
+//!
+//! Decision 18 (`docs/decisions/0018-epoll-sets.md`) says why. The rules of what is reported are
+//! [`rsock_proto::event_set`].
+//!
+//! INVARIANT: the lock of a set is taken inside of a [`Section`] only, so a signal handler that
+//! waits for a set never waits for the code that it interrupted. No lock is held over a sleep. A
+//! lock of a set comes before those of streams.
+
+mod control;
+mod kernel;
+mod members;
+mod own_fds;
+mod polled;
+mod ring;
+mod wait;
+
+pub(crate) use control::{Control, control, note_changed, note_closing, note_replaced};
+pub(crate) use wait::{Sleep, Wait, wait, wait_by_kernel_or, without_own};
+
+use crate::chunked::{Chunked, Zeroed};
+use crate::slot::{Direction, Handle};
+use crate::watched::{self, Membership};
+use crate::{errno, fdtable, guard};
+use libc::{c_int, c_uint};
+use members::Members;
+use own_fds::OwnFds;
+use rsock_core::accelerate::{WatchId, on_path_found};
+use rsock_core::interrupt::Section;
+use rustix::fd::RawFd;
+use std::collections::VecDeque;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// An epoll set that this process made by a hooked call. It lives for ever: when the program has
+/// closed it, it serves for the next one.
+pub(crate) struct EventSet {
+    /// Its place in the list of all sets.
+    number: u32,
+    /// How many descriptors name it.
+    n_descriptors: AtomicU32,
+    /// Members that the library watches.
+    n_watched: AtomicU32,
+    /// Whether descriptors of this library are in it.
+    has_own_fds: AtomicBool,
+    /// Threads that sleep in the kernel, or are about to.
+    n_sleepers: AtomicU32,
+    /// Members whose streams have found their peers since the last wait.
+    found: Mutex<Vec<u32>>,
+    has_found: AtomicBool,
+    /// The process has forked: the child has the set too.
+    is_shared: AtomicBool,
+    state: Mutex<State>,
+}
+
+/// A set, and the descriptor by which it is polled: by `poll` and `select`, or as a member of
+/// another set.
+#[derive(Clone, Copy)]
+pub(crate) struct PolledEventSet {
+    pub(crate) set: &'static EventSet,
+    pub(crate) fd: RawFd,
+}
+
+/// How long a thread sleeps while a ring is full, or brings news that are not announced.
+const BRIEFLY: Duration = Duration::from_millis(1);
+
+/// What the lock of a set guards.
+#[derive(Default)]
+struct State {
+    /// A descriptor of the set.
+    fd: c_int,
+    members: Members,
+    /// Made with the first member that the library watches.
+    own_fds: Option<Arc<OwnFds>>,
+    /// Members to look at: those that may have something to report.
+    candidates: VecDeque<u32>,
+    /// Members whose rings are full, to be looked at again after a moment.
+    impatient: Vec<u32>,
+    /// Counts waits.
+    turn: u64,
+    /// When the kernel was asked last.
+    kernel_asked: Option<std::time::Instant>,
+    /// The process has it from its parent, to which the own descriptors belong.
+    is_inherited: bool,
+    /// News that the set has had for sets that it is in; the count wraps.
+    n_news: u32,
+    /// A member has gone back to the kernel's set, which may have events of it.
+    has_left_ring: bool,
+    /// The next wait looks at the rings before it asks the kernel.
+    is_rings_turn: bool,
+}
+
+const PER_CHUNK: usize = 512;
+const CHUNKS: usize = 2048;
+
+/// The set that each descriptor number names.
+static BY_FD: Chunked<SetPointer, PER_CHUNK, CHUNKS> = Chunked::new();
+/// All sets that were ever made, by their numbers.
+static BY_NUMBER: Chunked<SetPointer, PER_CHUNK, 128> = Chunked::new();
+
+static SETS: Mutex<Sets> = Mutex::new(Sets { all: Vec::new(), free: Vec::new() });
+
+struct Sets {
+    all: Vec<&'static EventSet>,
+    /// Those that no descriptor names.
+    free: Vec<&'static EventSet>,
+}
+
+/// A pointer to a set that lives for ever, or null.
+#[repr(transparent)]
+struct SetPointer(AtomicPtr<EventSet>);
+
+// SAFETY: a null pointer is a valid value; no drop; aligned like a pointer.
+unsafe impl Zeroed for SetPointer {}
+
+impl SetPointer {
+    fn get(&self) -> Option<&'static EventSet> {
+        // SAFETY: null, or stored by `set`: a set that lives for ever.
+        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+    }
+
+    fn set(&self, to: Option<&'static EventSet>) {
+        let to = to.map_or(ptr::null_mut(), |set| ptr::from_ref(set).cast_mut());
+        self.0.store(to, Ordering::SeqCst);
+    }
+}
+
+/// The set that `fd` names.
+#[inline]
+pub(crate) fn find(fd: c_int) -> Option<&'static EventSet> {
+    BY_FD.get(usize::try_from(fd).ok()?)?.get()
+}
+
+/// All descriptors of `set`.
+fn numbers_of(set: &'static EventSet) -> impl Iterator<Item = c_int> {
+    let end = c_int::try_from(BY_FD.end()).unwrap_or(c_int::MAX);
+    (0..end).filter(move |&fd| find(fd).is_some_and(|found| ptr::eq(found, set)))
+}
+
+/// Every set that watches `fd`.
+fn sets_of(fd: c_int) -> Vec<&'static EventSet> {
+    match watched::membership(fd) {
+        Membership::None => Vec::new(),
+        Membership::Several => lock(&SETS).all.clone(),
+        Membership::Of(watch) => of_watch(watch).into_iter().map(|(set, _)| set).collect(),
+    }
+}
+
+/// The set and the member of a watch.
+fn of_watch(watch: WatchId) -> Option<(&'static EventSet, u32)> {
+    let (set, member) = members::split(watch);
+    Some((BY_NUMBER.get(set as usize)?.get()?, member))
+}
+
+/// The program has made an epoll set.
+pub(crate) fn note_created(fd: c_int) {
+    let Some(at) = usize::try_from(fd).ok().and_then(|fd| BY_FD.get_or_map(fd)) else { return };
+    let _section = Section::enter();
+    on_path_found(note_path);
+    forget(fd);
+    let mut sets = lock(&SETS);
+    let set = sets.free.pop().or_else(|| {
+        let number = sets.all.len();
+        let place = BY_NUMBER.get_or_map(number)?;
+        let set = &*Box::leak(Box::new(EventSet::new(u32::try_from(number).ok()?)));
+        place.set(Some(set));
+        sets.all.push(set);
+        Some(set)
+    });
+    let Some(set) = set else { return };
+    drop(sets);
+    set.n_descriptors.store(1, Ordering::Relaxed);
+    set.is_shared.store(false, Ordering::Relaxed);
+    let mut state = set.lock();
+    (state.fd, state.is_inherited) = (fd, false);
+    drop(state);
+    at.set(Some(set));
+}
+
+/// `new` names the open file of `old`.
+pub(crate) fn note_duplicate(old: c_int, new: c_int) {
+    let Some(set) = find(old) else { return };
+    if let Some(at) = usize::try_from(new).ok().and_then(|new| BY_FD.get_or_map(new)) {
+        set.n_descriptors.fetch_add(1, Ordering::Relaxed);
+        at.set(Some(set));
+    }
+}
+
+/// The program is about to close `fd`, or it has turned out to name something else.
+fn forget(fd: c_int) {
+    let Some(at) = usize::try_from(fd).ok().and_then(|fd| BY_FD.get(fd)) else { return };
+    let Some(set) = at.get() else { return };
+    at.set(None);
+    if set.n_descriptors.fetch_sub(1, Ordering::AcqRel) == 1 {
+        let _section = Section::enter();
+        let mut state = set.lock();
+        state.clear(set);
+        drop(state);
+        lock(&SETS).free.push(set);
+    }
+}
+
+/// The program is about to close the descriptors in this range.
+pub(crate) fn note_closing_range(first: c_uint, last: c_uint) {
+    let end = c_uint::try_from(BY_FD.end()).unwrap_or(c_uint::MAX);
+    if first < end {
+        (first..=last.min(end - 1)).filter_map(|n| c_int::try_from(n).ok()).for_each(forget);
+    }
+}
+
+/// A stream that a set watches has found its peer.
+fn note_path(watch: WatchId) {
+    if let Some((set, member)) = of_watch(watch) {
+        lock(&set.found).push(member);
+        set.has_found.store(true, Ordering::Release);
+    }
+}
+
+/// The stream of `fd`, for an immediate use.
+fn stream_of(fd: RawFd) -> Option<Handle> {
+    fdtable::find_in_core(fd, Direction::Recv)
+}
+
+/// Calls the core, for a number of events, with -1 and `errno` for a failure.
+fn in_core(f: impl FnOnce() -> usize) -> c_int {
+    let _section = Section::enter();
+    let n = guard::call_core(|| Ok(f()));
+    n.map_or_else(errno::fail_int, |n| c_int::try_from(n).unwrap_or(c_int::MAX))
+}
+
+/// Whether a wait for the set takes more than the kernel.
+pub(crate) fn needs_library(set: &EventSet) -> bool {
+    set.has_own_fds.load(Ordering::Acquire) || set.has_found.load(Ordering::Acquire)
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl EventSet {
+    fn new(number: u32) -> Self {
+        Self {
+            number,
+            n_descriptors: AtomicU32::new(0),
+            n_watched: AtomicU32::new(0),
+            has_own_fds: AtomicBool::new(false),
+            n_sleepers: AtomicU32::new(0),
+            found: Mutex::default(),
+            has_found: AtomicBool::new(false),
+            is_shared: AtomicBool::new(false),
+            state: Mutex::default(),
+        }
+    }
+
+    /// The caller is inside of a [`Section`].
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Whether the library watches a member.
+    fn is_watching(&self) -> bool {
+        self.n_watched.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether streams that enter the set may move to the ring.
+    fn may_watch(&self) -> bool {
+        !self.is_shared.load(Ordering::Relaxed)
+    }
+}
+
+impl State {
+    /// The set is closed.
+    fn clear(&mut self, set: &EventSet) {
+        while let Some(number) = self.members.any() {
+            self.remove(set, number);
+        }
+        lock(&set.found).clear();
+        set.has_found.store(false, Ordering::Release);
+        self.candidates.clear();
+        self.impatient.clear();
+        self.has_left_ring = false;
+        self.is_rings_turn = false;
+        if self.is_inherited {
+            // They belong to the parent.
+            std::mem::forget(self.own_fds.take());
+        }
+        self.own_fds = None;
+        self.is_inherited = false;
+        set.has_own_fds.store(false, Ordering::Release);
+        self.kernel_asked = None;
+        set.n_watched.store(0, Ordering::Release);
+    }
+}
+
+/// Held while the process forks.
+pub(crate) struct ForkLocks {
+    _found: Vec<MutexGuard<'static, Vec<u32>>>,
+    _states: Vec<MutexGuard<'static, State>>,
+    _sets: MutexGuard<'static, Sets>,
+}
+
+/// The process is about to fork: no other thread holds a lock of a set in the child then.
+pub(crate) fn prepare_fork() -> ForkLocks {
+    let sets = lock(&SETS);
+    let states: Vec<_> = sets.all.iter().map(|set| set.lock()).collect();
+    // In this order: a thread that finds a path holds locks of its stream.
+    let found = sets.all.iter().map(|set| lock(&set.found)).collect();
+    for set in &sets.all {
+        set.is_shared.store(true, Ordering::Relaxed);
+    }
+    ForkLocks { _found: found, _states: states, _sets: sets }
+}
+
+/// In a forked child: what the parent's sets watch on rings is not announced to the child, which
+/// looks at it again and again until all of it is back on TCP.
+pub(crate) fn after_fork_in_child() {
+    for set in lock(&SETS).all.clone() {
+        let mut state = set.lock();
+        state.is_inherited = true;
+        let watched: Vec<u32> = state.members.watched().collect();
+        for number in watched {
+            state.note_candidate(number);
+        }
+    }
+}
+
+/// Lets all streams that the kernel alone serves by now go back into the sets of the program.
+pub(crate) fn settle_all() {
+    let _section = Section::enter();
+    let all = lock(&SETS).all.clone();
+    for set in all {
+        let mut state = set.lock();
+        let watched: Vec<u32> = state.members.watched().collect();
+        for number in watched {
+            state.leave_ring_if_plain(set, number);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! The descriptors of this library in the epoll set of a program.
+
+use super::kernel;
+use libc::epoll_event;
+use rsock_verbs::HighFd;
+use rsock_verbs::soft::SoftReadySet;
+use rustix::event::epoll;
+use rustix::fd::{AsFd, AsRawFd, RawFd};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The ready set of the rings, and the set of the kernel's that watches the members' sockets.
+pub(super) struct OwnFds {
+    pub(super) ready: SoftReadySet,
+    sockets: HighFd,
+}
+
+const IN: u32 = libc::EPOLLIN.cast_unsigned();
+const EDGE: u32 = libc::EPOLLET.cast_unsigned();
+
+/// What the kernel is asked of the socket of a member that the library watches. Each event is
+/// reported once, and says that the socket is to be asked.
+const OF_SOCKET: u32 =
+    (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLPRI | libc::EPOLLET)
+        .cast_unsigned();
+
+/// The data of this library's own events in sets of the program, the same in all of them: the
+/// doorbell's is this number, the socket watch's the next one. Random, so that no program has it.
+static OWN_DATA: AtomicU64 = AtomicU64::new(0);
+
+fn own_data() -> u64 {
+    let known = OWN_DATA.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let mut random = [0; 8];
+    // Without randomness the number is still one that no pointer and no small number has.
+    let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::NONBLOCK);
+    let fresh = u64::from_ne_bytes(random) & !1 | 1 << 63;
+    match OWN_DATA.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => fresh,
+        Err(other) => other,
+    }
+}
+
+/// An event of this library's own.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum OwnEvent {
+    Doorbell,
+    Sockets,
+}
+
+impl OwnEvent {
+    /// The data of such an event.
+    pub(super) fn data(self) -> u64 {
+        match self {
+            Self::Doorbell => own_data(),
+            Self::Sockets => own_data() | 1,
+        }
+    }
+
+    /// Which event of this library's own an event of the kernel is, if it is one.
+    pub(super) fn of(event: &epoll_event) -> Option<Self> {
+        let (data, own) = (event.u64, OWN_DATA.load(Ordering::Relaxed));
+        match data {
+            0 => None,
+            _ if data == own => Some(Self::Doorbell),
+            _ if data == own | 1 && own != 0 => Some(Self::Sockets),
+            _ => None,
+        }
+    }
+}
+
+impl OwnFds {
+    /// Adds descriptors to `set`.
+    ///
+    /// # Errors
+    /// When no descriptor is free, or no memory.
+    pub(super) fn new(set: RawFd) -> io::Result<Self> {
+        let ready = SoftReadySet::new().map_err(|_| rustix::io::Errno::MFILE)?;
+        let sockets = HighFd::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        let data = OwnEvent::Doorbell.data();
+        kernel::add(set, ready.as_fd().as_raw_fd(), IN | EDGE, data)?;
+        let added = kernel::add(set, sockets.as_fd().as_raw_fd(), IN, OwnEvent::Sockets.data());
+        if added.is_err() {
+            let _ = kernel::remove(set, ready.as_fd().as_raw_fd());
+        }
+        added.map(|()| Self { ready, sockets })
+    }
+
+    /// Watches the socket of a member. It is watched already where a member that the program knows
+    /// by a closed number has this number now.
+    ///
+    /// # Errors
+    /// As `epoll_ctl(2)`.
+    pub(super) fn watch_socket(&self, fd: RawFd, member: u32) -> io::Result<()> {
+        match kernel::add(self.sockets.as_fd().as_raw_fd(), fd, OF_SOCKET, member.into()) {
+            Err(e) if e.raw_os_error() == Some(libc::EEXIST) => Ok(()),
+            done => done,
+        }
+    }
+
+    /// Ends [`Self::watch_socket`].
+    pub(super) fn unwatch_socket(&self, fd: RawFd) {
+        let _ = kernel::remove(self.sockets.as_fd().as_raw_fd(), fd);
+    }
+
+    /// Calls `found` with each member whose socket has an event.
+    pub(super) fn take_socket_events(&self, mut found: impl FnMut(u32)) {
+        const ROOM: usize = 64;
+        let mut events = [epoll_event { events: 0, u64: 0 }; ROOM];
+        while let Ok(n) = kernel::take(self.sockets.as_fd().as_raw_fd(), &mut events) {
+            for event in &events[..n] {
+                found(u32::try_from(event.u64).unwrap_or(u32::MAX));
+            }
+            if n < ROOM {
+                break;
+            }
+        }
+    }
+}

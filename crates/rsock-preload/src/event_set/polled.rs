@@ -1,0 +1,74 @@
+//! An epoll set among the descriptors of `poll` and `select`, and as a member of another set.
+
+use super::ring::Found;
+use super::{BRIEFLY, EventSet, PolledEventSet, State, in_core};
+use rsock_core::accelerate::{Changed, PolledSet};
+use rsock_core::interrupt::Section;
+use rustix::fd::RawFd;
+use std::time::Duration;
+
+impl std::fmt::Debug for PolledEventSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PolledEventSet").field("fd", &self.fd).finish_non_exhaustive()
+    }
+}
+
+impl PolledEventSet {
+    /// As [`Self::is_ready`], with the number of news so far, which wraps.
+    pub(super) fn look(&self) -> (bool, u32) {
+        let _section = Section::enter();
+        let mut state = self.set.lock();
+        state.fd = self.fd;
+        (state.has_something_to_report(self.set), state.n_news)
+    }
+
+    /// Another descriptor of the set.
+    pub(super) fn other_number(&self) -> Option<RawFd> {
+        super::numbers_of(self.set).find(|&other| other != self.fd)
+    }
+
+    /// Has the kernel's set become readable with the next news, also while it is ready. False if
+    /// there are news already.
+    pub(super) fn arm_for_news(&self) -> bool {
+        let _section = Section::enter();
+        let state = self.set.lock();
+        state.own_fds.as_ref().is_none_or(|own| own.ready.arm())
+    }
+}
+
+impl PolledSet for PolledEventSet {
+    fn is_ready(&self) -> bool {
+        in_core(|| {
+            let mut state = self.set.lock();
+            state.fd = self.fd;
+            usize::from(state.has_something_to_report(self.set))
+        }) == 1
+    }
+
+    fn arm(&self) -> Result<Option<Duration>, Changed> {
+        let _section = Section::enter();
+        let state = self.set.lock();
+        let is_quiet =
+            state.candidates.is_empty() && state.own_fds.as_ref().is_none_or(|own| own.ready.arm());
+        if is_quiet { Ok((!state.impatient.is_empty()).then_some(BRIEFLY)) } else { Err(Changed) }
+    }
+}
+
+impl State {
+    /// Whether a wait would report something of the members that the library watches. Takes the
+    /// events of this library's own descriptors, so that the kernel's set is readable afterwards
+    /// for what the program is told.
+    pub(super) fn has_something_to_report(&mut self, set: &EventSet) -> bool {
+        self.take_announced(set);
+        if let Some(own_fds) = self.own_fds.clone() {
+            own_fds.ready.drain();
+            own_fds.take_socket_events(|number| self.note_socket_event(number));
+        }
+        let mut is_ready = false;
+        for _ in 0..self.candidates.len() {
+            let Some(number) = self.candidates.pop_front() else { break };
+            is_ready |= matches!(self.look_without_report(set, number), Found::Event(_));
+        }
+        is_ready
+    }
+}

@@ -1,0 +1,411 @@
+//! Members that the library watches: how the watch begins, looks, and ends.
+
+use super::members::{NewsCounter, OnRing};
+use super::own_fds::OwnFds;
+use super::{EventSet, State, kernel, stream_of};
+use crate::epoll_interest;
+use crate::log;
+use crate::slot::Handle;
+use libc::epoll_event;
+use rsock_core::accelerate::{AcceleratedStream, EpollState, FallbackReason, RingWatch, StreamRef};
+use rsock_proto::event_set::{Events, News, Place, ReadinessSnapshot, Watch};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What a look at a member is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Report,
+    Ask,
+}
+
+/// What a look does that leaves a member without a report.
+#[derive(Clone, Copy)]
+enum After {
+    /// What happens after this mark is announced.
+    Announce(u32),
+    /// Nothing is announced: the next wait looks again.
+    LookAgain,
+}
+
+/// What a look at a member found.
+pub(super) enum Found {
+    /// An event to report.
+    Event(epoll_event),
+    Nothing,
+}
+
+impl State {
+    /// The state of a member whose stream has found its peer, before the kernel's set is emptied.
+    /// `None` if the library is not to watch it.
+    pub(super) fn before_ring(&self, number: u32) -> Option<EpollState> {
+        let member = self.members.get(number).filter(|member| member.ring.is_none())?;
+        let handle = stream_of(member.fd)?;
+        let StreamRef::Accelerated(stream) = handle.stream() else { return None };
+        if stream.is_plain() || !stream.has_path() || handle.is_same_socket() != Some(true) {
+            return None;
+        }
+        stream.epoll_state(handle.fd(), Events::from_bits(member.events), true).ok()
+    }
+
+    /// Begins to watch a member whose stream has found its peer: from now on it may move to the
+    /// ring. Everything up to `before` has been reported by the kernel, or `begins_anew`. False if
+    /// the library cannot watch it; then the stream is pinned.
+    pub(super) fn enter_ring(
+        &mut self,
+        set: &EventSet,
+        number: u32,
+        before: &EpollState,
+        begins_anew: bool,
+    ) -> bool {
+        let Some(member) = self.members.get(number) else { return false };
+        let fd = member.fd;
+        if member.ring.is_some() {
+            // Two members had this number when they found their peers.
+            return true;
+        }
+        let Some(handle) = stream_of(fd) else { return false };
+        let is_watched = self.try_enter_ring(set, number, &handle, before, begins_anew).is_some();
+        if !is_watched {
+            log::line(format_args!("fd {fd}: not watched on the ring"));
+            handle.pin(FallbackReason::Epoll);
+        }
+        is_watched
+    }
+
+    fn try_enter_ring(
+        &mut self,
+        set: &EventSet,
+        number: u32,
+        handle: &Handle,
+        before: &EpollState,
+        begins_anew: bool,
+    ) -> Option<()> {
+        let StreamRef::Accelerated(stream) = handle.stream() else { return None };
+        let own_fds = self.own_fds(set)?;
+        let member = self.members.get(number)?;
+        let (fd, events) = (member.fd, member.events);
+        let is_spent =
+            !begins_anew && events & ONE_SHOT != 0 && epoll_interest::is_spent(self.fd, fd);
+        let place = stream.watch_by(&own_fds.ready).ok()??;
+        if self.begin_watch(set, number, before, Some(place)).is_none() {
+            stream.unwatch(&own_fds.ready, place);
+            return None;
+        }
+        let _ = kernel::remove(self.fd, fd);
+        self.members.note_place(place, number);
+        let ring = self.members.get_mut(number)?.ring.as_mut()?;
+        if !begins_anew {
+            let seen = NewsCounter::new(before).count(before, false).now.news;
+            ring.watch = Watch::resumed(Events::from_bits(events), seen);
+        }
+        if is_spent {
+            ring.watch = ring.watch.spent();
+        }
+        stream.end_hold();
+        log::line(format_args!("fd {fd}: watched on the ring"));
+        Some(())
+    }
+
+    /// Begins to watch the socket of a member, and its ring where that has a place in the ready
+    /// set.
+    pub(super) fn begin_watch(
+        &mut self,
+        set: &EventSet,
+        number: u32,
+        before: &EpollState,
+        place: Option<RingWatch>,
+    ) -> Option<()> {
+        let own_fds = self.own_fds(set)?;
+        let member = self.members.get(number)?;
+        let asked = Events::from_bits(member.events);
+        self.watch_socket(&own_fds, number).ok()?;
+        let mut news = NewsCounter::new(before);
+        let now = news.count(before, false).now;
+        let watch = Watch::new(asked, &now);
+        let asks_socket = before.has_kernel_news;
+        self.members.get_mut(number)?.ring = Some(OnRing {
+            watch,
+            place,
+            news,
+            asks_socket,
+            has_socket_event: false,
+            has_changed: false,
+            was_readable: false,
+            kernel_news_in_set: 0,
+            counted: None,
+        });
+        set.n_watched.fetch_add(1, Ordering::AcqRel);
+        self.note_candidate(number);
+        // A thread may sleep in the kernel that does not know of rings yet.
+        own_fds.ready.ring();
+        Some(())
+    }
+
+    /// Has the kernel tell of changes of a member's socket. What it has now is no change.
+    pub(super) fn watch_socket(&mut self, own_fds: &OwnFds, number: u32) -> io::Result<()> {
+        let Some(fd) = self.members.get(number).map(|member| member.fd) else { return Ok(()) };
+        own_fds.watch_socket(fd, number)?;
+        own_fds.take_socket_events(|other| {
+            if other != number {
+                self.note_socket_event(other);
+            }
+        });
+        Ok(())
+    }
+
+    /// Begins to watch a member that is a set.
+    pub(super) fn begin_watch_of_set(&mut self, set: &EventSet, number: u32) -> io::Result<()> {
+        let own_fds = self.own_fds(set).ok_or(rustix::io::Errno::NOMEM)?;
+        self.watch_socket(&own_fds, number)?;
+        let now = ReadinessSnapshot::default();
+        if let Some(member) = self.members.get_mut(number) {
+            let watch = Watch::new(Events::from_bits(member.events), &now);
+            member.ring = Some(OnRing {
+                watch,
+                place: None,
+                news: NewsCounter::default(),
+                asks_socket: false,
+                has_socket_event: false,
+                has_changed: false,
+                was_readable: false,
+                kernel_news_in_set: 0,
+                counted: None,
+            });
+        }
+        set.n_watched.fetch_add(1, Ordering::AcqRel);
+        self.begin_anew(number);
+        own_fds.ready.ring();
+        Ok(())
+    }
+
+    fn own_fds(&mut self, set: &EventSet) -> Option<Arc<OwnFds>> {
+        if self.own_fds.is_none() {
+            set.has_own_fds.store(true, Ordering::Release);
+            self.own_fds = Some(Arc::new(OwnFds::new(self.fd).ok()?));
+        }
+        self.own_fds.clone()
+    }
+
+    pub(super) fn note_candidate(&mut self, number: u32) {
+        if let Some(member) = self.members.get_mut(number)
+            && !std::mem::replace(&mut member.is_candidate, true)
+        {
+            self.candidates.push_back(number);
+        }
+    }
+
+    /// The socket of a member has an event.
+    pub(super) fn note_socket_event(&mut self, number: u32) {
+        let mut all = vec![number];
+        if self.members.have_shared_numbers
+            && let Some(member) = self.members.get(number)
+        {
+            all = self.members.all_of(member.fd);
+        }
+        for number in all {
+            if let Some(ring) = self.members.get_mut(number).and_then(|m| m.ring.as_mut()) {
+                ring.has_socket_event = true;
+                self.note_candidate(number);
+            }
+        }
+    }
+
+    /// Begins the watch of a member anew, for the events that it has now.
+    pub(super) fn begin_anew(&mut self, number: u32) {
+        let Some((now, _)) = self.state_of(number) else { return };
+        let Some(member) = self.members.get_mut(number) else { return };
+        if let Some(ring) = &mut member.ring {
+            ring.watch = Watch::new(Events::from_bits(member.events), &now);
+            ring.counted = None;
+            self.note_candidate(number);
+        }
+    }
+
+    /// Looks at a member once, for a wait that reports what is found.
+    pub(super) fn look(&mut self, set: &EventSet, number: u32) -> Found {
+        self.look_for(set, number, Purpose::Report)
+    }
+
+    /// Looks at a member once, for a caller that asks only whether there is something to report.
+    pub(super) fn look_without_report(&mut self, set: &EventSet, number: u32) -> Found {
+        self.look_for(set, number, Purpose::Ask)
+    }
+
+    fn look_for(&mut self, set: &EventSet, number: u32, purpose: Purpose) -> Found {
+        let Some(member) = self.members.get_mut(number) else { return Found::Nothing };
+        member.is_candidate = false;
+        if member.is_deleted {
+            return Found::Nothing;
+        }
+        // The kernel would report an edge again when it begins to watch.
+        let is_level = member.events & (EDGE | ONE_SHOT) == 0 && !member.is_renamed;
+        if is_level || !set.may_watch() {
+            self.leave_ring_if_plain(set, number);
+        }
+        let Some((now, after)) = self.state_of(number) else { return Found::Nothing };
+        let Some(member) = self.members.get_mut(number) else { return Found::Nothing };
+        let Some(ring) = &mut member.ring else { return Found::Nothing };
+        let has_news = ring.watch.has_news(&now);
+        let looked = ring.watch.inspect(&now);
+        let found = match looked.report.bits() {
+            0 => Found::Nothing,
+            events => Found::Event(epoll_event { events, u64: member.data }),
+        };
+        let is_counted = ring.counted.replace(now.news) == Some(now.news);
+        let is_news = !is_counted && (has_news || matches!(found, Found::Event(_)));
+        self.n_news = self.n_news.wrapping_add(u32::from(is_news));
+        if purpose == Purpose::Ask && matches!(found, Found::Event(_)) {
+            self.note_candidate(number);
+            if let After::Announce(mark) = after {
+                // More news are news for those that poll the set.
+                let _ = self.announce_next(number, mark);
+            }
+            return found;
+        }
+        ring.watch = looked.next;
+        match (looked.place, after) {
+            (Place::Last, _) => self.note_candidate(number),
+            (Place::Out, After::LookAgain) => self.impatient.push(number),
+            (Place::Out, After::Announce(mark)) => {
+                if !self.announce_next(number, mark) {
+                    self.note_candidate(number);
+                }
+            }
+        }
+        found
+    }
+
+    /// The state of a member, and what a look that reports nothing does then.
+    fn state_of(&mut self, number: u32) -> Option<(ReadinessSnapshot, After)> {
+        let member = self.members.get_mut(number)?;
+        let ring = member.ring.as_mut()?;
+        let has_event = std::mem::take(&mut ring.has_socket_event);
+        if let Some(set) = member.set {
+            let (mut is_ready, mut n_news) = set.look();
+            let mut in_kernel = kernel::is_readable(set.fd);
+            if in_kernel && !is_ready {
+                // The look itself may have led to events of this library's own.
+                (is_ready, n_news) = set.look();
+                in_kernel = kernel::is_readable(set.fd);
+            }
+            let is_readable = is_ready || in_kernel;
+            let was_readable = std::mem::replace(&mut ring.was_readable, is_readable);
+            let is_news = is_readable && !was_readable || has_event && in_kernel;
+            let in_set = &mut ring.kernel_news_in_set;
+            *in_set = in_set.wrapping_add(u32::from(is_news));
+            let news = News { arrivals: n_news.wrapping_add(*in_set), ..News::default() };
+            let now = ReadinessSnapshot { is_readable, news, ..ReadinessSnapshot::default() };
+            return Some((now, After::Announce(0)));
+        }
+        let handle = stream_of(member.fd)?;
+        let StreamRef::Accelerated(stream) = handle.stream() else { return None };
+        let asked = Events::from_bits(member.events);
+        let has_changed = std::mem::take(&mut ring.has_changed);
+        let asks_socket = ring.asks_socket || has_event || has_changed || self.is_inherited;
+        let state = stream.epoll_state(handle.fd(), asked, asks_socket).ok()?;
+        ring.asks_socket |= state.has_kernel_news;
+        let after = match state.look_again {
+            None if ring.place.is_some() && !self.is_inherited => After::Announce(state.mark),
+            _ => After::LookAgain,
+        };
+        if has_changed {
+            ring.news.note_change();
+        }
+        let counted = ring.news.count(&state, has_event);
+        let is_event_due = counted.is_event_due || has_changed && !has_event;
+        if is_event_due && !self.is_inherited {
+            self.take_event_of(number);
+        }
+        Some((counted.now, after))
+    }
+
+    /// Takes the kernel's event of a member: what it tells of has been seen.
+    fn take_event_of(&mut self, number: u32) {
+        let Some(own_fds) = self.own_fds.clone() else { return };
+        own_fds.take_socket_events(|number| self.note_socket_event(number));
+        if let Some(ring) = self.members.get_mut(number).and_then(|m| m.ring.as_mut()) {
+            ring.has_socket_event = false;
+        }
+    }
+
+    /// Has the ready set told of what happens to a member after `mark`. False if something has
+    /// happened already.
+    fn announce_next(&self, number: u32, mark: u32) -> bool {
+        let Some(member) = self.members.get(number) else { return true };
+        if let Some(set) = member.set {
+            return set.arm_for_news();
+        }
+        let Some(handle) = stream_of(member.fd) else { return true };
+        let StreamRef::Accelerated(stream) = handle.stream() else { return true };
+        stream.announce_next(mark)
+    }
+
+    /// Ends the watch of a member whose stream the kernel alone serves by now.
+    pub(super) fn leave_ring_if_plain(&mut self, set: &EventSet, number: u32) {
+        let Some(fd) = self.members.get(number).map(|member| member.fd) else { return };
+        if let Some(handle) = stream_of(fd)
+            && handle.stream().is_plain()
+        {
+            self.leave_ring(set, number, &handle);
+        }
+    }
+
+    /// Ends the watch of a member, and has the kernel watch it for the program again.
+    pub(super) fn leave_ring(&mut self, set: &EventSet, number: u32, handle: &Handle) {
+        let Some(member) = self.members.get(number) else { return };
+        let Some(ring) = &member.ring else { return };
+        let events = if ring.watch.is_spent() { member.events & FLAGS } else { member.events };
+        let (fd, data) = (member.fd, member.data);
+        if kernel::add(self.fd, fd, events, data).is_err() {
+            log::line(format_args!("fd {fd}: not put back into its epoll set"));
+        }
+        log::line(format_args!("fd {fd}: back in its epoll set"));
+        self.has_left_ring = true;
+        let StreamRef::Accelerated(stream) = handle.stream() else { return };
+        self.unwatch(set, number, Some(stream));
+    }
+
+    /// Ends the library's part of a watch.
+    pub(super) fn unwatch(
+        &mut self,
+        set: &EventSet,
+        number: u32,
+        stream: Option<&AcceleratedStream>,
+    ) {
+        let own_fds = self.own_fds.clone();
+        let Some(member) = self.members.get_mut(number) else { return };
+        let was_deleted = member.is_deleted;
+        let (Some(ring), Some(own_fds)) = (member.ring.take(), own_fds) else { return };
+        let fd = member.fd;
+        let is_other = |&other: &u32| other != number;
+        let of_fd = self.members.have_shared_numbers.then(|| self.members.all_of(fd));
+        let other = of_fd.unwrap_or_default().into_iter().find(is_other);
+        own_fds.take_socket_events(|number| self.note_socket_event(number));
+        own_fds.unwatch_socket(fd);
+        if let Some(other) = other {
+            let _ = self.watch_socket(&own_fds, other);
+        }
+        if let (Some(stream), Some(place)) = (stream, ring.place) {
+            stream.unwatch(&own_fds.ready, place);
+        }
+        if !was_deleted {
+            set.n_watched.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Has a thread that sleeps on the set look again.
+    pub(super) fn wake_sleeper(&self, set: &EventSet) {
+        if set.n_sleepers.load(Ordering::SeqCst) != 0
+            && let Some(own_fds) = &self.own_fds
+        {
+            own_fds.ready.ring();
+        }
+    }
+}
+
+const EDGE: u32 = libc::EPOLLET.cast_unsigned();
+const ONE_SHOT: u32 = libc::EPOLLONESHOT.cast_unsigned();
+/// What remains of the events of a one-shot watch that has reported.
+const FLAGS: u32 = (libc::EPOLLONESHOT | libc::EPOLLET).cast_unsigned();

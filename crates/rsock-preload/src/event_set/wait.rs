@@ -1,0 +1,335 @@
+//! `epoll_wait` on sets that this process has made.
+
+use super::own_fds::OwnEvent;
+use super::ring::Found;
+use super::{BRIEFLY, EventSet, PolledEventSet, State, in_core, kernel, lock, needs_library};
+use crate::errno;
+use libc::{c_int, epoll_event};
+use rsock_core::accelerate::{PolledSet, spin_until};
+use rsock_core::interrupt::{Section, Watch};
+use rsock_verbs::fault;
+use rustix::fd::RawFd;
+use rustix::thread::{Timespec, nanosleep};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// One call of the program.
+pub(crate) struct Wait<'a> {
+    /// The set.
+    pub(crate) set: RawFd,
+    /// Where the events go, and for how many there is room.
+    pub(crate) events: *mut epoll_event,
+    /// At least 1.
+    pub(crate) room: usize,
+    /// How long it may take; none means for ever.
+    pub(crate) limit: Option<Duration>,
+    /// Calls the kernel with the program's signal mask, and with this room for events and limit.
+    pub(crate) sleep: &'a Sleep<'a>,
+}
+
+pub(crate) type Sleep<'a> = dyn Fn(*mut epoll_event, usize, Option<Duration>) -> c_int + 'a;
+
+/// Most events that one call returns.
+const MOST: usize = 128;
+
+/// The kernel is asked at least this often while rings have events.
+const ASK_KERNEL: Duration = Duration::from_micros(50);
+
+/// Waits as `epoll_wait(2)` does. Returns the number of events, or -1 with `errno` set.
+///
+/// # Safety
+/// `events` is memory of the program, or an address where there is none.
+pub(crate) unsafe fn wait(set: &'static EventSet, call: &Wait<'_>) -> c_int {
+    let mut first = epoll_event { events: 0, u64: 0 };
+    let (len, at) = (size_of::<epoll_event>(), (&raw mut first).cast::<u8>());
+    // SAFETY: the caller's promise.
+    let is_readable = unsafe { fault::copy(call.events.cast(), at, len) };
+    // SAFETY: as above. The program gets back what was there.
+    let is_there = is_readable && unsafe { fault::copy(at, call.events.cast(), len) };
+    if !is_there {
+        let polled = PolledEventSet { set, fd: call.set };
+        // The first look may lead to events of this library's own, which the second takes.
+        if polled.is_ready() || polled.is_ready() {
+            return errno::fail_int(libc::EFAULT);
+        }
+        // The kernel keeps what it cannot report.
+        return (call.sleep)(call.events, call.room, call.limit);
+    }
+    // The program's buffer gets the events that are returned and no others.
+    let mut room = [epoll_event { events: 0, u64: 0 }; MOST];
+    let n = wait_in(set, call, &mut room[..call.room.min(MOST)]);
+    let len = usize::try_from(n).unwrap_or(0) * size_of::<epoll_event>();
+    // SAFETY: the caller's promise.
+    if len != 0 && !unsafe { fault::copy(room.as_ptr().cast(), call.events.cast(), len) } {
+        return errno::fail_int(libc::EFAULT);
+    }
+    n
+}
+
+fn wait_in(set: &'static EventSet, call: &Wait<'_>, room: &mut [epoll_event]) -> c_int {
+    let deadline = call.limit.and_then(|limit| Instant::now().checked_add(limit));
+    let watch = Watch::begin();
+    let is_poll = call.limit == Some(Duration::ZERO);
+    // The kernel delivers a pending signal that the mask of the wait lets through.
+    let mut may_end = is_poll;
+    loop {
+        match in_core(|| set.collect(call.set, room, is_poll)) {
+            0 => {}
+            n => return n,
+        }
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let is_over = left.is_some_and(|left| left.is_zero());
+        if is_over && may_end {
+            return 0;
+        }
+        if watch.has_fired() {
+            return errno::fail_int(libc::EINTR);
+        }
+        if !is_over && set.is_watching() && set.spin() {
+            continue;
+        }
+        let Some(bound) = set.begin_sleep(call.set) else { continue };
+        let limit = [left, bound].into_iter().flatten().min();
+        let limit = limit.map(|limit| limit.max(Duration::from_nanos(1)));
+        may_end = true;
+        let n = (call.sleep)(room.as_mut_ptr(), room.len(), limit);
+        set.n_sleepers.fetch_sub(1, Ordering::AcqRel);
+        if n < 0 {
+            return n;
+        }
+        let n = in_core(|| set.without_own(&mut room[..n.cast_unsigned() as usize]));
+        if n != 0 {
+            return n;
+        }
+        if set.is_inherited() {
+            // The parent takes this library's own events, as soon as it waits.
+            let limit = limit.map_or(BRIEFLY, |limit| limit.min(BRIEFLY));
+            let tv_nsec = limit.subsec_nanos().into();
+            let _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec });
+        }
+    }
+}
+
+/// As [`wait`], also for a set that the library does not know.
+///
+/// # Safety
+/// As [`wait`].
+pub(crate) unsafe fn wait_by_kernel_or(set: Option<&'static EventSet>, call: &Wait<'_>) -> c_int {
+    if let Some(set) = set.filter(|set| needs_library(set)) {
+        // SAFETY: the caller's promise.
+        return unsafe { wait(set, call) };
+    }
+    (call.sleep)(call.events, call.room, call.limit)
+}
+
+/// Removes this library's own events from `events`, which the kernel has returned; returns how many
+/// are left.
+pub(crate) fn without_own(set: &'static EventSet, events: &mut [epoll_event]) -> c_int {
+    in_core(|| set.without_own(events))
+}
+
+impl EventSet {
+    /// What there is now, of the rings and of the kernel.
+    fn collect(&self, fd: RawFd, room: &mut [epoll_event], asks_kernel: bool) -> usize {
+        let mut state = self.lock();
+        state.fd = fd;
+        state.turn += 1;
+        state.take_announced(self);
+        let mut n = 0;
+        let has_found = self.has_found.load(Ordering::Acquire);
+        let is_due = asks_kernel || has_found || state.is_kernel_due();
+        let is_rings_turn = std::mem::take(&mut state.is_rings_turn);
+        if is_rings_turn {
+            // What the kernel knows of members that rings have news of is reported at once.
+            state.take_own_event(OwnEvent::Sockets);
+            n += state.look_at_candidates(self, room);
+        }
+        if is_due {
+            n += state.ask_kernel(self, &mut room[n..], has_found);
+        }
+        let has_room = n < room.len();
+        n += state.look_at_candidates(self, &mut room[n..]);
+        if std::mem::take(&mut state.has_left_ring) {
+            n += state.ask_kernel(self, &mut room[n..], false);
+        }
+        state.is_rings_turn = !has_room && !is_rings_turn && !state.candidates.is_empty();
+        if n != 0 && !state.candidates.is_empty() {
+            // What is left is for another thread.
+            state.wake_sleeper(self);
+        }
+        n
+    }
+
+    /// Spins until something has been announced.
+    fn spin(&self) -> bool {
+        let own_fds = {
+            let _section = Section::enter();
+            self.lock().own_fds.clone()
+        };
+        own_fds.is_some_and(|own| spin_until(|| own.ready.has_any()))
+    }
+
+    /// To be called before the thread sleeps in the kernel. Returns for how long at most, or `None`
+    /// if there is something to look at. Counts the thread as a sleeper.
+    fn begin_sleep(&self, fd: RawFd) -> Option<Option<Duration>> {
+        let _section = Section::enter();
+        let mut state = self.lock();
+        state.fd = fd;
+        self.n_sleepers.fetch_add(1, Ordering::SeqCst);
+        let has_something = !state.candidates.is_empty()
+            || self.has_found.load(Ordering::Acquire)
+            || !state.is_inherited && state.own_fds.as_ref().is_some_and(|own| !own.ready.arm());
+        if has_something {
+            self.n_sleepers.fetch_sub(1, Ordering::AcqRel);
+            return None;
+        }
+        Some((!state.impatient.is_empty()).then_some(BRIEFLY))
+    }
+
+    fn is_inherited(&self) -> bool {
+        let _section = Section::enter();
+        self.lock().is_inherited
+    }
+
+    fn without_own(&self, events: &mut [epoll_event]) -> usize {
+        if events.iter().all(|event| OwnEvent::of(event).is_none()) {
+            return events.len();
+        }
+        self.lock().without_own(events)
+    }
+}
+
+impl State {
+    pub(super) fn take_announced(&mut self, set: &EventSet) {
+        for number in std::mem::take(&mut self.impatient) {
+            self.note_candidate(number);
+        }
+        // A wait on such a set itself takes what would tell of its news.
+        for number in self.members.watched_sets() {
+            self.note_candidate(number);
+        }
+        let Some(own_fds) = self.own_fds.clone().filter(|_| !self.is_inherited) else { return };
+        loop {
+            own_fds.ready.take(|place| {
+                if let Some(number) =
+                    self.members.at_place(rsock_core::accelerate::RingWatch(place))
+                {
+                    self.note_candidate(number);
+                }
+            });
+            // The doorbell that has woken this thread serves the threads that still sleep.
+            if set.n_sleepers.load(Ordering::SeqCst) == 0 || own_fds.ready.arm() {
+                return;
+            }
+        }
+    }
+
+    fn is_kernel_due(&mut self) -> bool {
+        self.kernel_asked.is_none_or(|asked| asked.elapsed() >= ASK_KERNEL)
+    }
+
+    /// Asks the kernel for events; returns how many there are for the program. Then begins to watch
+    /// members whose streams have found their peers, if `has_found`: what the kernel had to report
+    /// of them is among the events.
+    fn ask_kernel(&mut self, set: &EventSet, room: &mut [epoll_event], has_found: bool) -> usize {
+        if room.is_empty() {
+            return 0;
+        }
+        let found = if has_found { std::mem::take(&mut *lock(&set.found)) } else { Vec::new() };
+        let before = |&number: &u32| self.before_ring(number).map(|before| (number, before));
+        let found: Vec<_> = found.iter().filter_map(before).collect();
+        let n = self.take_from_kernel(set, room);
+        if has_found && n == room.len() {
+            // There may be more.
+            lock(&set.found).extend(found.iter().map(|(number, _)| number));
+        } else if has_found {
+            set.has_found.store(!lock(&set.found).is_empty(), Ordering::Release);
+            for (number, before) in found {
+                let _ = self.enter_ring(set, number, &before, false);
+                if let Some(member) = self.members.get_mut(number) {
+                    member.reported_in = self.turn;
+                }
+            }
+        }
+        n
+    }
+
+    fn take_from_kernel(&mut self, set: &EventSet, room: &mut [epoll_event]) -> usize {
+        let mut n = 0;
+        // Each of this library's own two events may have taken the place of another.
+        for _ in 0..3 {
+            let (first, more) = room.split_at_mut(n);
+            let taken = kernel::take(self.fd, more).unwrap_or(0);
+            let kept = self.without_own(&mut more[..taken]);
+            let is_complete = kept == taken || taken < more.len();
+            for i in 0..kept {
+                let event = more[i];
+                // A level comes again at once.
+                if !first.iter().any(|other| (other.u64, other.events) == (event.u64, event.events))
+                {
+                    more[n - first.len()] = event;
+                    n += 1;
+                }
+            }
+            if is_complete {
+                break;
+            }
+        }
+        // While the kernel has events it is asked by every wait.
+        let may_wait = n == 0 && set.is_watching();
+        self.kernel_asked = may_wait.then(Instant::now);
+        n
+    }
+
+    /// Takes this library's own events out of `events`; returns how many are left.
+    fn without_own(&mut self, events: &mut [epoll_event]) -> usize {
+        let mut kept = 0;
+        for i in 0..events.len() {
+            match OwnEvent::of(&events[i]) {
+                None => {
+                    events[kept] = events[i];
+                    kept += 1;
+                }
+                Some(event) => self.take_own_event(event),
+            }
+        }
+        kept
+    }
+
+    fn take_own_event(&mut self, event: OwnEvent) {
+        let Some(own_fds) = self.own_fds.clone().filter(|_| !self.is_inherited) else { return };
+        match event {
+            OwnEvent::Doorbell => drop(own_fds.ready.drain()),
+            OwnEvent::Sockets => {
+                own_fds.take_socket_events(|number| self.note_socket_event(number))
+            }
+        }
+    }
+
+    /// Looks at each candidate once, as far as there is room.
+    fn look_at_candidates(&mut self, set: &EventSet, room: &mut [epoll_event]) -> usize {
+        let mut n = 0;
+        let mut left = self.candidates.len();
+        while left != 0 && n != room.len() {
+            left -= 1;
+            let Some(number) = self.candidates.pop_front() else { break };
+            let others = self.candidates.len();
+            if self.members.get(number).is_some_and(|member| member.reported_in == self.turn) {
+                // It has been reported by this wait.
+                self.candidates.push_back(number);
+                continue;
+            }
+            if let Found::Event(event) = self.look(set, number) {
+                room[n] = event;
+                n += 1;
+                if let Some(member) = self.members.get_mut(number) {
+                    member.reported_in = self.turn;
+                }
+            }
+            // The look may have found news of other members.
+            let is_again = self.members.get(number).is_some_and(|member| member.is_candidate);
+            left += self.candidates.len().saturating_sub(others + usize::from(is_again));
+        }
+        n
+    }
+}
