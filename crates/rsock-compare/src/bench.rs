@@ -2,6 +2,7 @@
 
 use crate::case::{Case, Place, Side, Work};
 use crate::installed::Programs;
+use crate::programs::services;
 use crate::server::Listening;
 use rsock_cli::library;
 use std::ffi::OsString;
@@ -103,6 +104,7 @@ impl Bench {
         match case.work {
             Work::Netperf { .. } if programs.netperf.is_none() => Some("netperf"),
             Work::Netperf { .. } if programs.netserver.is_none() => Some("netserver"),
+            Work::Service(service) => services::lacks(self, service),
             Work::Iperf if programs.iperf3.is_none() => Some("iperf3"),
             _ => None,
         }

@@ -117,6 +117,8 @@ pub(crate) enum Work {
     DatagramTail(usize),
     /// The same: datagrams received in one direction.
     DatagramStream { size: usize, kernel: Calls, rsock: Calls },
+    /// An event-driven service: requests per second.
+    Service(Service),
     /// Memory of both ends per stream, after each of 1000 carried 1 MiB and rested.
     Memory,
     /// CPU time of both ends at 100 requests per second.
@@ -125,6 +127,51 @@ pub(crate) enum Work {
     Idle,
     /// The median of rsock in one row over that in another. Neighbouring rows take turns.
     Quotient(&'static str, &'static str),
+}
+
+/// A service and its load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Service {
+    /// redis, by redis-benchmark.
+    Redis {
+        command: RedisCommand,
+        clients: u16,
+        /// Requests that each client sends at once.
+        pipeline: u16,
+    },
+    /// nginx, by wrk: pages of this many bytes.
+    Nginx { connections: u16, size: usize, reuse: Connections },
+    /// haproxy before nginx, by wrk: pages of [`Service::PAGE`] bytes, connections that are kept.
+    Haproxy { connections: u16 },
+}
+
+impl Service {
+    /// Bytes of a page.
+    pub(crate) const PAGE: usize = 1024;
+}
+
+/// What redis is asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RedisCommand {
+    Get,
+    Set,
+}
+
+impl RedisCommand {
+    /// As redis-benchmark calls it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::Set => "set",
+        }
+    }
+}
+
+/// Whether a connection serves one request or many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Connections {
+    Kept,
+    Closed,
 }
 
 /// How datagrams of one direction are sent and received.
@@ -184,6 +231,11 @@ impl Case {
     fn is_perf_dgram(&self) -> bool {
         let Self { work, .. } = self;
         matches!(work, Work::DatagramRr(_) | Work::DatagramTail(_) | Work::DatagramStream { .. })
+    }
+
+    /// Whether it is about a service, and so measured only where it is named.
+    pub(crate) fn is_service(&self) -> bool {
+        matches!(self.work, Work::Service(_))
     }
 
     /// Whether it is measured on an RDMA device.

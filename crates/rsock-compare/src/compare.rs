@@ -112,7 +112,9 @@ fn choose(only: &[String], pin: Pin, on_device: DeviceRows) -> Result<Vec<Case>,
         Pin::No => case.place != Place::Two,
     };
     let is_asked = |case: &Case| {
-        (only.is_empty() && (on_device == DeviceRows::Run || !case.is_on_device()))
+        (only.is_empty()
+            && !case.is_service()
+            && (on_device == DeviceRows::Run || !case.is_on_device()))
             || only.iter().any(|name| is_called(&case.id, name))
     };
     let all = case::all();

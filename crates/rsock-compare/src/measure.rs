@@ -3,7 +3,7 @@
 use crate::bench::Bench;
 use crate::case::{BATCH, Calls, Case, Netperf, Side, Unit, Work};
 use crate::collected::Collected;
-use crate::programs::{iperf, netperf, perftest, rstream};
+use crate::programs::{iperf, netperf, perftest, rstream, services};
 use crate::server::Server;
 use crate::{hold, limit, process};
 use rsock_cli::child::{Child, pause};
@@ -45,6 +45,7 @@ pub(crate) fn start_servers(bench: &Bench, case: &Case, side: Side) -> Result<Ve
             let volume = rstream::Volume::ROUND_TRIPS;
             Ok(vec![rstream::start_server(bench, rstream, case, side, volume)?])
         }
+        (Work::Service(service), ..) => services::start_servers(bench, case, side, service),
         (Work::Iperf, _, Some(iperf3)) => Ok(vec![iperf::start_server(bench, iperf3, case, side)?]),
         _ => Ok(Vec::new()),
     }
@@ -75,6 +76,14 @@ pub(crate) fn measure(
                 |server: &Server| iperf::start_client(bench, program, case, side, server.port);
             let clients = servers.iter().map(start).collect::<Result<Vec<_>, _>>()?;
             finish_all(bench, clients, iperf::parse)
+        }
+        Work::Service(service) => {
+            let Some(front) = servers.first() else { return Err(absent("the service")) };
+            let client = services::start_client(bench, case, side, service, front.port)?;
+            let measured =
+                finish_all(bench, vec![client], |output| services::parse(output, service));
+            servers.iter().for_each(|server| services::remove_files(server.port));
+            measured
         }
         Work::RstreamRr => {
             let Some(program) = &bench.programs.rstream else { return Err(absent("rstream")) };

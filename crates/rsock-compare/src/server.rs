@@ -42,7 +42,7 @@ impl Server {
     pub(super) fn start(
         name: &str,
         listening: Listening<'_>,
-        command: impl Fn(u16) -> Command,
+        command: impl Fn(u16) -> Result<Command, Error>,
     ) -> Result<Self, Error> {
         const ATTEMPTS: u32 = 3;
         let mut attempt = 1;
@@ -68,12 +68,12 @@ impl Server {
     fn start_once(
         name: &str,
         listening: Listening<'_>,
-        command: &impl Fn(u16) -> Command,
+        command: &impl Fn(u16) -> Result<Command, Error>,
     ) -> Result<Self, Error> {
         const LIMIT: Duration = Duration::from_secs(10);
         const LOOK_EVERY: Duration = Duration::from_millis(2);
         let port = free_port().map_err(Error::io("no free port"))?;
-        let mut command = command(port);
+        let mut command = command(port)?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = Child::spawn(name, command)?;
         let deadline = Instant::now() + LIMIT;

@@ -19,7 +19,7 @@ pub(crate) fn start_server(
         let mut command = program.command();
         command.args(["-s", "-p", &port.to_string()]);
         bench.set_environment(&mut command, case, side);
-        command
+        Ok(command)
     })
 }
 

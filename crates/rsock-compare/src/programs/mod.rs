@@ -4,3 +4,4 @@ pub(super) mod iperf;
 pub(super) mod netperf;
 pub(super) mod perftest;
 pub(super) mod rstream;
+pub(super) mod services;

@@ -19,7 +19,7 @@ pub(crate) fn start_server(
         command.args(["-D", "-f", "-N", bench.family(case)]);
         command.args(["-L", &bench.host(case), "-p", &port.to_string()]);
         bench.set_environment(&mut command, case, side);
-        command
+        Ok(command)
     })
 }
 

@@ -43,7 +43,7 @@ fn run(
         command
     };
     // The server waits for its client on kernel TCP.
-    let server = Server::start(name, Listening::OnTcp, args)?;
+    let server = Server::start(name, Listening::OnTcp, |port| Ok(args(port)))?;
     let mut client = args(server.port);
     client.arg(bench.host(case));
     let deadline = bench.deadline(bench.time);

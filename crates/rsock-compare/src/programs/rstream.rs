@@ -49,7 +49,7 @@ pub(crate) fn start_server(
         let mut command = program.command();
         command.args(["-b", &bench.host(case), "-p", &port.to_string()]).args(volume.args());
         bench.set_environment(&mut command, case, side);
-        command
+        Ok(command)
     })
 }
 
