@@ -16,6 +16,7 @@ pub mod lockstep;
 pub mod report;
 mod running;
 pub mod tools;
+mod transports;
 mod watchdog;
 
 pub use artifacts::{c_library, c_library_dir, preload_library, rsock_command};
@@ -27,6 +28,7 @@ pub use listening::{
     has_tcp_listener,
 };
 pub use running::Running;
+pub use transports::has_left_tcp;
 pub use watchdog::Watchdog;
 
 /// The README's Rust example is compiled and run like any other.

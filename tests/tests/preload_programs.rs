@@ -5,8 +5,9 @@
 mod c_program;
 
 use c_program::compiled;
-use rsock_core::metrics;
-use rsock_tests::{Running, Watchdog, assert_worked, await_tcp_listener, preload_library, tools};
+use rsock_tests::{
+    Running, Watchdog, assert_worked, await_tcp_listener, has_left_tcp, preload_library, tools,
+};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::Ipv4Addr;
@@ -53,16 +54,7 @@ fn end(program: &str, with_shim: bool, port: u16, args: &str) -> Command {
 /// it ended well before.
 fn has_moved(name: &str, process: &mut Running) -> bool {
     loop {
-        let connections = match metrics::read_process(process.id()) {
-            Ok(Some(found)) => found.connections,
-            _ => Vec::new(),
-        };
-        let moved = connections.iter().any(|c| {
-            let by =
-                |path: metrics::Transport| c.tx.bytes[path as usize] + c.rx.bytes[path as usize];
-            by(metrics::Transport::Soft) > by(metrics::Transport::Tcp)
-        });
-        if moved {
+        if has_left_tcp(process.id()) {
             return true;
         }
         if let Some(status) = process.try_wait().expect("its state") {

@@ -184,6 +184,12 @@ const PACKAGES: &[Package] = &[
     Package { name: "openssh-client", programs: &["ssh", "scp", "ssh-keygen"] },
     Package { name: "openssh-server", programs: &["sshd"] },
     Package { name: "openssh-sftp-server", programs: &[] },
+    Package { name: "redis-server", programs: &["redis-server"] },
+    Package { name: "redis-tools", programs: &["redis-benchmark", "redis-cli"] },
+    Package { name: "memcached", programs: &["memcached"] },
+    Package { name: "nginx", programs: &["nginx"] },
+    Package { name: "haproxy", programs: &["haproxy"] },
+    Package { name: "wrk", programs: &["wrk"] },
     Package { name: "librdmacm1", programs: &[] },
     Package { name: "libibverbs1", programs: &[] },
 ];

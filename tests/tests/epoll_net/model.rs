@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use super::program::{Call, EXCLUSIVE, Layout};
+use super::program::{Call, EDGE, EXCLUSIVE, Layout};
 use rsock_tests::lockstep::Random;
 
 pub(crate) const PLACES: usize = 40;
@@ -41,6 +41,13 @@ struct File {
     watches: i64,
     /// Whether it may have been in a set.
     is_member: bool,
+    /// Of a set: whether a socket or a set may have been in it.
+    has_sockets: bool,
+    /// Of a set: whether a set may have been in it, and whether it may have been in a set.
+    has_sets: bool,
+    is_nested: bool,
+    /// Of a set: whether a child has had it too.
+    is_shared: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -59,8 +66,6 @@ struct Connection {
     full: Option<usize>,
     /// Calls that each end has made.
     calls: [usize; 2],
-    /// Whether an end was in a set before the connection could leave TCP: it stays there.
-    stays_on_tcp: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -74,6 +79,7 @@ struct Waiting {
     process: usize,
     thread: usize,
     file: usize,
+    place: usize,
 }
 
 /// A process and a place in it.
@@ -83,9 +89,11 @@ pub(crate) type At = (usize, i64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Avoid {
     Nothing,
-    /// Differences that are known (docs/reliability.md, "Epoll net"): streams that have been on the
-    /// ring enter no set and are not filled, their readers poll before they read after the peer's
-    /// end, and no end of one with unread bytes is closed by the end of a process.
+    /// Differences that are known (docs/reliability.md, "Epoll net"): a stream that may be on the
+    /// ring is not filled, a set of sockets is not used from the moment on at which a child has it
+    /// too, no watch of a set is edge-triggered, no set is in a set that is in a set, readers poll
+    /// before they read after the peer's end, and no thread waits when a stream with unread bytes is
+    /// closed.
     Known,
 }
 
@@ -230,10 +238,15 @@ impl Model {
         }
     }
 
-    /// Whether a connection is on TCP, if only such are added to sets.
-    fn stays_on_tcp(&self, connection: usize) -> bool {
-        let c = &self.connections[connection];
-        c.stays_on_tcp || c.calls.into_iter().min() < Some(CALLS_ON_TCP)
+    /// Whether a connection cannot have left TCP yet.
+    fn is_on_tcp(&self, connection: usize) -> bool {
+        self.connections[connection].calls.into_iter().min() < Some(CALLS_ON_TCP)
+    }
+
+    /// Whether a place names a set that is not to be used any more.
+    fn is_left_out(&self, process: usize, place: usize) -> bool {
+        let is_shared = |file: usize| self.files[file].is_shared && self.files[file].has_sockets;
+        self.avoid == Avoid::Known && self.file_at(process, place).is_some_and(is_shared)
     }
 
     fn is_quiet(&self, connection: usize) -> bool {
@@ -257,7 +270,16 @@ impl Model {
         if place >= PLACES || self.is_open(process, place) {
             return false;
         }
-        self.files.push(File { kind, holders: 1, watches: 0, is_member: false });
+        self.files.push(File {
+            kind,
+            holders: 1,
+            watches: 0,
+            is_member: false,
+            has_sockets: false,
+            has_sets: false,
+            is_nested: false,
+            is_shared: false,
+        });
         self.give_number(process, place, self.files.len() - 1);
         true
     }
@@ -347,9 +369,11 @@ impl Model {
                 self.waiting.retain(|w| w.process != call.process);
                 self.waiting.len() != before
             }
-            "poll" | "select" => {
-                (0..3).all(|i| call.a[i] < 0 || self.is_open(call.process, call.place(i)))
-            }
+            "poll" | "select" => (0..3).all(|i| {
+                call.a[i] < 0
+                    || self.is_open(call.process, call.place(i))
+                        && !self.is_left_out(call.process, call.place(i))
+            }),
             "fork" => self.admit_fork(call),
             "exit" => self.admit_exit(call),
             "badcreate" => true,
@@ -364,10 +388,14 @@ impl Model {
             | "socket" | "eventfd" | "accept" => true,
             "send" => call.a[1] <= MOST_AT_ONCE,
             "arm" => call.a[1] == 0,
-            "close" => matches!(
-                self.kind_at(call.process, call.place(0)),
-                Some(Kind::Stream(..) | Kind::Event | Kind::Pipe(_))
-            ),
+            "close" => match self.kind_at(call.process, call.place(0)) {
+                Some(Kind::Stream(connection, end)) => {
+                    let has_unread = self.connections[connection].under_way[end] != 0;
+                    self.avoid == Avoid::Nothing || !has_unread
+                }
+                Some(Kind::Event | Kind::Pipe(_)) => true,
+                _ => false,
+            },
             "connect" => self
                 .file_at(call.process, call.place(0))
                 .is_some_and(|file| !self.files[file].is_member),
@@ -436,7 +464,7 @@ impl Model {
         }
         let Some(Kind::Stream(connection, end)) = kind else { return false };
         let (is_quiet, has_child) = (self.is_quiet(connection), self.parent.is_some());
-        let may_fill = self.avoid == Avoid::Nothing || self.stays_on_tcp(connection);
+        let may_fill = self.avoid == Avoid::Nothing || self.is_on_tcp(connection);
         let is_known = self.avoid == Avoid::Known;
         let c = &mut self.connections[connection];
         let peer = 1 - end;
@@ -563,18 +591,24 @@ impl Model {
         {
             return false;
         }
+        if self.is_left_out(process, set) || self.is_left_out(process, target) {
+            return false;
+        }
         let (set, target) = (self.named(process, set), self.named(process, target));
         let target_kind = target.map(|file| self.files[file].kind);
-        if let Some(Kind::Stream(connection, _)) = target_kind
-            && op == 1
-            && self.avoid == Avoid::Known
-        {
-            if !self.stays_on_tcp(connection) {
+        let has_sockets =
+            matches!(target_kind, Some(Kind::Stream(..) | Kind::Fresh | Kind::Refused | Kind::Set));
+        let is_nested = target_kind == Some(Kind::Set);
+        if self.avoid == Avoid::Known {
+            let is_shared = set.is_some_and(|file| self.files[file].is_shared);
+            let is_deep = |file: usize| self.files[file].is_nested;
+            let has_sets = target.is_some_and(|file| self.files[file].has_sets);
+            if is_shared && has_sockets
+                || is_nested && (events & EDGE != 0 || has_sets || set.is_some_and(is_deep))
+            {
                 return false;
             }
-            self.connections[connection].stays_on_tcp = true;
         }
-        let is_nested = target_kind == Some(Kind::Set);
         if op == 1 && is_nested && !self.waiting.is_empty() {
             return false;
         }
@@ -588,9 +622,12 @@ impl Model {
             self.has_nested |= is_nested;
             if let Some(file) = target {
                 self.files[file].is_member = true;
+                self.files[file].is_nested |= is_nested;
             }
             if let Some(file) = set {
                 self.files[file].watches += 1;
+                self.files[file].has_sockets |= has_sockets;
+                self.files[file].has_sets |= is_nested;
             }
         }
         if let Some(watch) = self.watch_of(process, call.a[0], call.a[1]) {
@@ -605,6 +642,9 @@ impl Model {
 
     fn admit_wait(&mut self, call: &mut Call) -> bool {
         let Some(file) = self.file_at(call.process, call.place(0)) else { return false };
+        if self.is_left_out(call.process, call.place(0)) {
+            return false;
+        }
         call.a[4] = self.files[file].watches.max(1);
         if call.word == "wait" {
             return true;
@@ -618,6 +658,7 @@ impl Model {
             || self.exclusives > 1
             || others().any(|w| w.file != file) && self.has_nested
             || others().any(|w| w.process != call.process)
+            || others().any(|w| w.file == file && w.place != call.place(0))
         {
             return false;
         }
@@ -627,13 +668,9 @@ impl Model {
                 return false;
             }
         }
-        self.waiting.push(Waiting { process: call.process, thread: call.thread, file });
+        let (process, thread, place) = (call.process, call.thread, call.place(0));
+        self.waiting.push(Waiting { process, thread, file, place });
         true
-    }
-
-    /// Numbers of a process that name a file.
-    fn held(&self, process: usize, file: usize) -> usize {
-        self.tables[process].iter().filter(|at| **at == Some(file)).count()
     }
 
     fn admit_fork(&mut self, call: &Call) -> bool {
@@ -651,21 +688,13 @@ impl Model {
         self.names[child] = self.names[call.process];
         for file in self.tables[child].into_iter().flatten() {
             self.files[file].holders += 1;
+            self.files[file].is_shared = true;
         }
         true
     }
 
     fn admit_exit(&mut self, call: &Call) -> bool {
-        let unread = |file: usize| match self.files[file].kind {
-            Kind::Stream(connection, end) => {
-                self.files[file].holders == self.held(call.process, file)
-                    && self.connections[connection].under_way[end] != 0
-                    && !self.stays_on_tcp(connection)
-            }
-            _ => false,
-        };
-        let mut files = self.tables[call.process].into_iter().flatten();
-        if call.process < 2 || self.avoid == Avoid::Known && files.any(unread) {
+        if call.process < 2 {
             return false;
         }
         let files = std::mem::replace(&mut self.tables[call.process], [None; PLACES]);

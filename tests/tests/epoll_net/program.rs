@@ -205,13 +205,12 @@ impl Generator {
         self.r.below(n)
     }
 
-    /// A place that is free.
+    /// A place that is free, if there is one.
     fn free(&mut self, process: usize) -> i64 {
         let most = self.r.one_of(&[8, 24, PLACES]);
-        let mut at = self.r.below(most);
-        while self.model.is_open(process, at) {
-            at = (at + 1) % PLACES;
-        }
+        let first = self.r.below(most);
+        let mut all = (first..PLACES).chain(0..first);
+        let at = all.find(|&at| !self.model.is_open(process, at)).unwrap_or(first);
         i64::try_from(at).unwrap_or(0)
     }
 
@@ -325,7 +324,8 @@ impl Generator {
             1, 1, 1, 5, 5, 0x2001, 0x2001, 0x2005, 4, 4, 0x2007, 3, 2, 0, 0x2000, 0x41, 0x104,
             0x18, 0x401,
         ]);
-        let flags = self.r.one_of(&[0, 0, 0, 0, ET, ET, ET, ET, ONESHOT, ONESHOT, ET | ONESHOT]);
+        let flags =
+            self.r.one_of(&[0, 0, 0, 0, EDGE, EDGE, EDGE, EDGE, ONESHOT, ONESHOT, EDGE | ONESHOT]);
         let wakeup = if self.r.once_in(40) { WAKEUP } else { 0 };
         mask | flags | wakeup
     }
@@ -342,7 +342,7 @@ impl Generator {
     }
 
     fn change(&mut self, process: usize, set: i64, op: i64, at: i64, events: i64) {
-        let once = if events & (ET | ONESHOT) == 0 { 0 } else { IS_ONCE };
+        let once = if events & (EDGE | ONESHOT) == 0 { 0 } else { IS_ONCE };
         let serial = i64::try_from(self.calls.len()).unwrap_or(0) + 1;
         let data = TOP | once | serial << 8 | at;
         self.call("ctl", process, &[set, at, op, events, data]);
@@ -591,7 +591,7 @@ impl Generator {
     }
 }
 
-const ET: i64 = 1 << 31;
+pub(crate) const EDGE: i64 = 1 << 31;
 const ONESHOT: i64 = 1 << 30;
 const WAKEUP: i64 = 1 << 29;
 pub(crate) const EXCLUSIVE: i64 = 1 << 28;
