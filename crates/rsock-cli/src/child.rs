@@ -5,7 +5,8 @@ use crate::error::Error;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{
-    Pid, PidfdFlags, Signal, getpid, getppid, pidfd_open, set_parent_process_death_signal,
+    Pid, PidfdFlags, Signal, getpid, getppid, pidfd_open, pidfd_send_signal,
+    set_parent_process_death_signal,
 };
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
@@ -69,6 +70,16 @@ impl Child {
         // Fails only if it has been reaped.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+
+    /// Asks it to end, for a program that has children of its own to end first, and kills it if it
+    /// has not ended by `deadline`.
+    pub fn terminate(&mut self, deadline: Instant) {
+        // Fails only if it has ended.
+        let _ = pidfd_send_signal(&self.pidfd, Signal::TERM);
+        if !matches!(self.wait_until(deadline), Ok(Some(_))) {
+            self.kill();
+        }
     }
 
     /// Waits until it ends, at most until `deadline`; `None` if it still runs then.

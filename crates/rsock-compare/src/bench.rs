@@ -2,7 +2,6 @@
 
 use crate::case::{Case, Place, Side, Work};
 use crate::installed::Programs;
-use crate::programs::services;
 use crate::server::Listening;
 use rsock_cli::library;
 use std::ffi::OsString;
@@ -104,7 +103,7 @@ impl Bench {
         match case.work {
             Work::Netperf { .. } if programs.netperf.is_none() => Some("netperf"),
             Work::Netperf { .. } if programs.netserver.is_none() => Some("netserver"),
-            Work::Service(service) => services::lacks(self, service),
+            Work::Service(service) => programs.missing_for(service),
             Work::Iperf if programs.iperf3.is_none() => Some("iperf3"),
             _ => None,
         }

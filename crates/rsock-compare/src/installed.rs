@@ -1,5 +1,6 @@
 //! Programs of others that rows are measured with: where they are.
 
+use crate::case::Service;
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -78,6 +79,22 @@ impl Programs {
             ("rdma", self.rdma.is_some()),
             (LIBRSPRELOAD, self.librspreload.is_some()),
         ])
+    }
+
+    /// The program without which a row about `service` cannot be measured.
+    pub(super) fn missing_for(&self, service: Service) -> Option<&'static str> {
+        let redis = [
+            ("redis-server", self.redis_server.is_some()),
+            ("redis-benchmark", self.redis_benchmark.is_some()),
+        ];
+        let nginx = [("nginx", self.nginx.is_some()), ("wrk", self.wrk.is_some())];
+        let haproxy = [("haproxy", self.haproxy.is_some())];
+        let missing = match service {
+            Service::Redis { .. } => missing(redis),
+            Service::Nginx { .. } => missing(nginx),
+            Service::Haproxy { .. } => [missing(haproxy), missing(nginx)].concat(),
+        };
+        missing.first().copied()
     }
 }
 

@@ -57,8 +57,9 @@ impl Server {
 
     /// Waits until it has ended of its own accord.
     pub(super) fn finish(mut self, deadline: Instant) -> Result<(), Error> {
+        let status = self.child.wait_until(deadline)?;
         let name = &self.name;
-        match self.child.wait_until(deadline)? {
+        match status {
             Some(status) if status.success() => Ok(()),
             Some(status) => Err(Error::Failed(format!("the server, {name}: {status}"))),
             None => Err(Error::Failed(format!("the server, {name}, did not end in time"))),
@@ -88,6 +89,13 @@ impl Server {
             pause(LOOK_EVERY);
         }
         Ok(Self { child, name: name.to_owned(), port })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        const LIMIT: Duration = Duration::from_secs(2);
+        self.child.terminate(Instant::now() + LIMIT);
     }
 }
 

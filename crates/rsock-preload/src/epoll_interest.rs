@@ -10,7 +10,7 @@ mod fdinfo;
 use fdinfo::Entry;
 use rsock_core::datagram::kernel_udp::{EpollTrigger, ProxyChange};
 use rsock_verbs::raw;
-use rustix::fd::RawFd;
+use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::fs;
 use std::io;
 
@@ -50,12 +50,17 @@ pub(crate) fn interests_of(fds: &[RawFd]) -> Vec<Interest> {
 }
 
 /// Whether the entry of `fd` in `set` reports nothing any more, because a one-shot event has been
-/// reported.
-pub(crate) fn is_spent(set: RawFd, fd: RawFd) -> bool {
+/// reported. The set may have other entries of the same number, of files that had it before.
+pub(crate) fn is_spent(set: RawFd, fd: BorrowedFd<'_>) -> bool {
     const FLAGS: u32 = 0xf << 28;
+    let inode = rustix::fs::fstat(fd).map(|stat| stat.st_ino).ok();
+    let is_of = |entry: &Interest| {
+        let is_file = entry.inode.is_none() || entry.inode == inode;
+        entry.fd == fd.as_raw_fd() && is_file
+    };
     let text = fs::read_to_string(format!("/proc/self/fdinfo/{set}")).unwrap_or_default();
     let mut entries = text.lines().filter_map(|line| parse(set, line));
-    entries.any(|entry| entry.fd == fd && entry.events & !FLAGS == 0)
+    entries.any(|entry| is_of(&entry) && entry.events & !FLAGS == 0)
 }
 
 /// Adds `proxy` to all sets that have the socket with `inode`, or removes it from them; `None` if

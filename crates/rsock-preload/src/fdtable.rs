@@ -122,8 +122,15 @@ pub(crate) fn key(fd: c_int) -> Option<Key> {
 
 /// Another descriptor of the stream that `fd` refers to.
 pub(crate) fn other_number(fd: c_int) -> Option<c_int> {
-    let wanted = key(fd)?;
-    known_fds(0, u32::MAX).find(|&other| other != fd && key(other) == Some(wanted))
+    other_numbers(fd).next()
+}
+
+/// All other descriptors of the stream that `fd` refers to.
+pub(crate) fn other_numbers(fd: c_int) -> impl Iterator<Item = c_int> {
+    let wanted = key(fd);
+    let last = if wanted.is_some() { u32::MAX } else { 0 };
+    known_fds(0, last)
+        .filter(move |&other| other != fd && key(other).is_some_and(|k| Some(k) == wanted))
 }
 
 /// One past the largest number that can have an entry.

@@ -92,8 +92,8 @@ pub(crate) enum Avoid {
     /// Differences that are known (docs/reliability.md, "Epoll net"): a stream that may be on the
     /// ring is not filled, a set of sockets is not used from the moment on at which a child has it
     /// too, no watch of a set is edge-triggered, no set is in a set that is in a set, readers poll
-    /// before they read after the peer's end, and no thread waits when a stream with unread bytes is
-    /// closed.
+    /// before they read after the peer's end, no end of a process resets a stream, no thread waits
+    /// when a stream with unread bytes is closed, or in a set that has a file by two watches.
     Known,
 }
 
@@ -390,7 +390,9 @@ impl Model {
             "arm" => call.a[1] == 0,
             "close" => match self.kind_at(call.process, call.place(0)) {
                 Some(Kind::Stream(connection, end)) => {
-                    let has_unread = self.connections[connection].under_way[end] != 0;
+                    let connection = &self.connections[connection];
+                    let is_urgent = connection.has_sent_urgent[1 - end];
+                    let has_unread = connection.under_way[end] != 0 || is_urgent;
                     self.avoid == Avoid::Nothing || !has_unread
                 }
                 Some(Kind::Event | Kind::Pipe(_)) => true,
@@ -612,6 +614,16 @@ impl Model {
         if op == 1 && is_nested && !self.waiting.is_empty() {
             return false;
         }
+        if let Some(watch) = self.watch_of(process, call.a[0], call.a[1])
+            && self.avoid == Avoid::Known
+            && self.watches.insert(watch)
+        {
+            let is_possible = self.waiting.iter().all(|waiting| self.may_wait(waiting));
+            self.watches.remove(&watch);
+            if !is_possible {
+                return false;
+            }
+        }
         if op == 1 && events & EXCLUSIVE != 0 {
             if !self.waiting.is_empty() {
                 return false;
@@ -638,6 +650,29 @@ impl Model {
             }
         }
         true
+    }
+
+    /// Whether a set, with the sets in it, may have a file by two watches.
+    fn has_twice(&self, set: usize) -> bool {
+        let is_in = |of: usize| of == set || self.watches.iter().any(|w| w.0 == set && w.2 == of);
+        let all = || self.watches.iter().filter(|watch| is_in(watch.0));
+        all().any(|a| all().any(|b| a.2 == b.2 && (a.0, a.1) != (b.0, b.1)))
+    }
+
+    /// Whether a set may have a file that has another watch, or another number.
+    fn has_shared(&self, process: usize, set: usize) -> bool {
+        let n_watches = |file| self.watches.iter().filter(|watch| watch.2 == file).count();
+        let mut members = self.watches.iter().filter(|watch| watch.0 == set).map(|watch| watch.2);
+        members.any(|file| n_watches(file) > 1 || self.held(process, file) > 1)
+    }
+
+    /// Whether what a thread gets is the same each time.
+    fn may_wait(&self, waiting: &Waiting) -> bool {
+        let other = |w: &Waiting| w.file == waiting.file && w.thread != waiting.thread;
+        let has_other = self.waiting.iter().any(other);
+        let may_differ = self.has_twice(waiting.file)
+            || has_other && self.has_shared(waiting.process, waiting.file);
+        !may_differ
     }
 
     fn admit_wait(&mut self, call: &mut Call) -> bool {
@@ -669,8 +704,15 @@ impl Model {
             }
         }
         let (process, thread, place) = (call.process, call.thread, call.place(0));
-        self.waiting.push(Waiting { process, thread, file, place });
-        true
+        let waiting = Waiting { process, thread, file, place };
+        let may_wait = self.avoid != Avoid::Known || self.may_wait(&waiting);
+        self.waiting.extend(may_wait.then_some(waiting));
+        may_wait
+    }
+
+    /// Numbers of a process that name a file.
+    fn held(&self, process: usize, file: usize) -> usize {
+        self.tables[process].iter().filter(|at| **at == Some(file)).count()
     }
 
     fn admit_fork(&mut self, call: &Call) -> bool {
@@ -694,7 +736,16 @@ impl Model {
     }
 
     fn admit_exit(&mut self, call: &Call) -> bool {
-        if call.process < 2 {
+        let unread = |file: usize| match self.files[file].kind {
+            Kind::Stream(connection, end) => {
+                self.files[file].holders == self.held(call.process, file)
+                    && self.connections[connection].under_way[end] != 0
+                    && !self.is_on_tcp(connection)
+            }
+            _ => false,
+        };
+        let mut files = self.tables[call.process].into_iter().flatten();
+        if call.process < 2 || self.avoid == Avoid::Known && files.any(unread) {
             return false;
         }
         let files = std::mem::replace(&mut self.tables[call.process], [None; PLACES]);

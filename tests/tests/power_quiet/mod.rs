@@ -192,6 +192,7 @@ fn wait_beside_tcp(to: SocketAddr, tell: &Sender<(&'static str, String)>) {
             stream: polled.as_ref().accelerated().map(Into::into),
             listener: None,
             udp: None,
+            set: None,
             call: None,
             events: PollFlags::IN,
             revents: PollFlags::empty(),

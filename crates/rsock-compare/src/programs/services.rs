@@ -137,26 +137,6 @@ pub(crate) fn parse(output: &str, service: Service) -> Result<f64, Error> {
     }
 }
 
-/// The program without which a row about `service` cannot be measured.
-pub(crate) fn lacks(bench: &Bench, service: Service) -> Option<&'static str> {
-    let programs = &bench.programs;
-    let needed: &[(&str, bool)] = match service {
-        Service::Redis { .. } => &[
-            ("redis-server", programs.redis_server.is_some()),
-            ("redis-benchmark", programs.redis_benchmark.is_some()),
-        ],
-        Service::Nginx { .. } => {
-            &[("nginx", programs.nginx.is_some()), ("wrk", programs.wrk.is_some())]
-        }
-        Service::Haproxy { .. } => &[
-            ("nginx", programs.nginx.is_some()),
-            ("haproxy", programs.haproxy.is_some()),
-            ("wrk", programs.wrk.is_some()),
-        ],
-    };
-    needed.iter().find(|(_, is_there)| !is_there).map(|(name, _)| *name)
-}
-
 fn found<'a>(program: Option<&'a Program>, name: &str) -> Result<&'a Program, Error> {
     program.ok_or_else(|| Error::Failed(format!("{name} was not found")))
 }

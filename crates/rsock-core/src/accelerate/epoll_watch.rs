@@ -10,7 +10,7 @@
 use crate::accelerate::offsets;
 use crate::accelerate::path::Path;
 use crate::accelerate::poll_state::{INPUT, OUTPUT};
-use crate::accelerate::state::FLAG_HELD_ON_TCP;
+use crate::accelerate::state::{FLAG_HELD_ON_TCP, FLAG_TX_SHUT};
 use crate::accelerate::{AcceleratedStream, PATIENCE};
 use crate::engine::spin_on;
 use crate::interrupt::Section;
@@ -80,6 +80,10 @@ pub struct EpollState {
     /// Whether an end, an error or urgent data has been found, so that the kernel has to be asked
     /// by every later look.
     pub has_kernel_news: bool,
+    /// Whether the kernel knows of the end of input.
+    pub ended_on_tcp: bool,
+    /// Whether the kernel knows that both directions have ended.
+    pub has_hung_up: bool,
 }
 
 impl AcceleratedStream {
@@ -197,7 +201,7 @@ impl AcceleratedStream {
             has_room: holds(OUTPUT),
             is_urgent,
             input_ended: ended,
-            output_ended: kernel.contains(PollFlags::HUP),
+            output_ended: kernel.contains(PollFlags::HUP) || self.has(FLAG_TX_SHUT),
             has_error,
             news: News { arrivals, room: 0, changes: 0 },
         };
@@ -208,6 +212,8 @@ impl AcceleratedStream {
             mark,
             look_again: state.impatient.then_some(PATIENCE),
             has_kernel_news: ended || has_error || is_urgent,
+            ended_on_tcp,
+            has_hung_up: kernel.contains(PollFlags::HUP),
         })
     }
 

@@ -420,15 +420,19 @@ fn collect(
 
 /// What the kernel reports of an epoll set, without news of rings that are nothing to report.
 fn kernel_part_of_set(set: &dyn PolledSet, fd: &libc::pollfd) -> PollFlags {
-    let found = sys::poll_flags(fd.revents);
-    if !found.intersects(INPUT) || set.is_ready() {
-        return found;
+    let mut found = sys::poll_flags(fd.revents);
+    // The first look may lead to such news, which the second takes.
+    for _ in 0..2 {
+        if !found.intersects(INPUT) || set.is_ready() {
+            return found;
+        }
+        let mut again = [libc::pollfd { revents: 0, ..*fd }];
+        if sys::ppoll(&mut again, Some(Duration::ZERO), None).is_err() {
+            return found;
+        }
+        found = sys::poll_flags(again[0].revents);
     }
-    let mut again = [libc::pollfd { revents: 0, ..*fd }];
-    match sys::ppoll(&mut again, Some(Duration::ZERO), None) {
-        Ok(_) => sys::poll_flags(again[0].revents),
-        Err(_) => found,
-    }
+    found
 }
 
 fn spin(states: &[Option<State<'_>>]) -> bool {

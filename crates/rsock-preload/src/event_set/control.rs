@@ -59,6 +59,9 @@ pub(crate) fn control(
             (Control::Add(event), Some(number)) if is_deleted => {
                 Some(state.add_again(set, number, event))
             }
+            (Control::Modify(event), Some(_)) if event.events & EXCLUSIVE != 0 => {
+                Some(Err(rustix::io::Errno::INVAL.into()))
+            }
             (_, Some(_)) if is_deleted => Some(Err(rustix::io::Errno::NOENT.into())),
             (Control::Add(event), Some(number)) => {
                 let is_on_ring = state.members.get(number).is_some_and(|m| m.ring.is_some());
@@ -112,8 +115,11 @@ fn check_exclusive(events: u32) -> io::Result<()> {
 impl State {
     /// The member that was added by `fd`, if that was closed since and names the same file again.
     fn number_before(&self, fd: RawFd) -> Option<u32> {
-        let key = fdtable::key(fd)?;
-        let is_same = |member: &Member| fdtable::key(member.fd) == Some(key);
+        let (key, set) = (fdtable::key(fd), super::find(fd));
+        let is_same = |member: &Member| match (set, member.set) {
+            (Some(set), Some(of_member)) => std::ptr::eq(set, of_member.set),
+            _ => key.is_some() && fdtable::key(member.fd) == key,
+        };
         self.members.renamed_from(fd).find(|(_, member)| is_same(member)).map(|(number, _)| number)
     }
 
@@ -355,11 +361,14 @@ impl State {
             return;
         }
         let is_on_ring = self.members.get(number).is_some_and(|m| m.ring.is_some());
-        let Some(handle) =
-            stream_of(fd).filter(|handle| is_on_ring && handle.has_other_descriptors())
-        else {
+        let Some(handle) = stream_of(fd).filter(Handle::has_other_descriptors) else {
             return self.remove(set, number);
         };
+        if !is_on_ring {
+            // The kernel goes on to watch it, and sees what comes on TCP alone.
+            handle.pin(FallbackReason::Epoll);
+            return self.remove(set, number);
+        }
         if fdtable::other_number(fd).is_some_and(|to| self.rename(set, number, fd, to)) {
             return;
         }
@@ -392,10 +401,20 @@ impl State {
 
 /// The program has shut down a direction of `fd`: that is news for every watch.
 pub(crate) fn note_changed(fd: RawFd) {
-    if watch_of(fd).is_none() || guard::is_in_core() || vfork::is_child() {
+    if guard::is_in_core() || vfork::is_child() {
         return;
     }
     let _section = Section::enter();
+    note_changed_number(fd);
+    if stream_of(fd).is_some_and(|handle| handle.has_other_descriptors()) {
+        fdtable::other_numbers(fd).for_each(note_changed_number);
+    }
+}
+
+fn note_changed_number(fd: RawFd) {
+    if watch_of(fd).is_none() {
+        return;
+    }
     for set in sets_of(fd) {
         let mut state = set.lock();
         state.kernel_asked = None;

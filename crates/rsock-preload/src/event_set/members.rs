@@ -80,8 +80,11 @@ pub(super) struct NewsCounter {
     full_sends: u32,
     /// Whether there was no room.
     was_full: bool,
-    /// Whether input and output have ended, and whether there was an error.
+    /// Whether input has ended, the kernel has hung up, and there was an error.
     ends: [bool; 3],
+    /// Whether the kernel knows of the end of input.
+    ended_on_tcp: bool,
+    output_ended: bool,
     was_urgent: bool,
 }
 
@@ -109,19 +112,27 @@ impl NewsCounter {
     /// Counts what is new in `state`. `has_event` if the kernel has told of something.
     pub(super) fn count(&mut self, state: &EpollState, has_event: bool) -> Counted {
         let mut now = state.now;
-        let ends = [now.input_ended, now.output_ended, now.has_error];
+        let ends = [now.input_ended, state.has_hung_up, now.has_error];
         let before = std::mem::replace(&mut self.ends, ends);
-        let has_ended = ends.iter().zip(before).any(|(&now, before)| now && !before);
+        // The kernel tells of an end after the ring, and counts it as one byte.
+        let is_end_of_ring = state.ended_on_tcp && !self.ended_on_tcp && before[0];
+        self.ended_on_tcp = state.ended_on_tcp;
+        // A hang-up is no news if both ends are known.
+        let had_ended = std::mem::replace(&mut self.output_ended, now.output_ended);
+        let is_known = had_ended && is_end_of_ring;
+        let is_new = |i: usize| ends[i] && !before[i];
+        let has_ended = is_new(0) || is_new(1) && !is_known || is_new(2);
         let is_urgent_news =
             now.is_urgent && !std::mem::replace(&mut self.was_urgent, now.is_urgent);
         // As far as is known: it has not changed if the socket was not asked.
         let tcp_arrivals = state.tcp_arrivals.unwrap_or(self.tcp_arrivals);
         let before = std::mem::replace(&mut self.tcp_arrivals, tcp_arrivals);
-        let has_arrived = is_urgent_news || tcp_arrivals.0 != before.0;
+        let n_arrived = tcp_arrivals.0.wrapping_sub(before.0);
+        let has_arrived = is_urgent_news || n_arrived > u32::from(is_end_of_ring);
         let has_state_changed = tcp_arrivals.1 != before.1;
         let has_room_again = now.has_room && self.was_full;
         // An event that tells of nothing that can be seen is a change of the socket too.
-        let is_seen = !has_state_changed && (has_arrived || has_room_again);
+        let is_seen = is_end_of_ring || !has_state_changed && (has_arrived || has_room_again);
         let is_change = has_ended || has_event && !is_seen;
         self.news.changes = self.news.changes.wrapping_add(u32::from(is_change));
         self.news.arrivals = self.news.arrivals.wrapping_add(u32::from(has_arrived));

@@ -24,7 +24,7 @@ mod ring;
 mod wait;
 
 pub(crate) use control::{Control, control, note_changed, note_closing, note_replaced};
-pub(crate) use wait::{Sleep, Wait, wait, wait_by_kernel_or, without_own};
+pub(crate) use wait::{Sleep, Wait, wait, wait_by_kernel_or, while_asleep, without_own};
 
 use crate::chunked::{Chunked, Zeroed};
 use crate::slot::{Direction, Handle};

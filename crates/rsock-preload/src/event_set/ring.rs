@@ -86,8 +86,9 @@ impl State {
         let own_fds = self.own_fds(set)?;
         let member = self.members.get(number)?;
         let (fd, events) = (member.fd, member.events);
-        let is_spent =
-            !begins_anew && events & ONE_SHOT != 0 && epoll_interest::is_spent(self.fd, fd);
+        let is_spent = !begins_anew
+            && events & ONE_SHOT != 0
+            && epoll_interest::is_spent(self.fd, handle.fd());
         let place = stream.watch_by(&own_fds.ready).ok()??;
         if self.begin_watch(set, number, before, Some(place)).is_none() {
             stream.unwatch(&own_fds.ready, place);

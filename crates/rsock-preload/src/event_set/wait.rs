@@ -32,6 +32,8 @@ pub(crate) type Sleep<'a> = dyn Fn(*mut epoll_event, usize, Option<Duration>) ->
 /// Most events that one call returns.
 const MOST: usize = 128;
 
+/// After its time is over, a wait that has not slept yet tries so often to sleep.
+const MOST_ROUNDS_OVER: u32 = 4;
 /// The kernel is asked at least this often while rings have events.
 const ASK_KERNEL: Duration = Duration::from_micros(50);
 
@@ -72,6 +74,7 @@ fn wait_in(set: &'static EventSet, call: &Wait<'_>, room: &mut [epoll_event]) ->
     let is_poll = call.limit == Some(Duration::ZERO);
     // The kernel delivers a pending signal that the mask of the wait lets through.
     let mut may_end = is_poll;
+    let mut rounds_over = 0;
     loop {
         match in_core(|| set.collect(call.set, room, is_poll)) {
             0 => {}
@@ -88,11 +91,13 @@ fn wait_in(set: &'static EventSet, call: &Wait<'_>, room: &mut [epoll_event]) ->
         if !is_over && set.is_watching() && set.spin() {
             continue;
         }
+        rounds_over += u32::from(is_over);
+        may_end |= rounds_over > MOST_ROUNDS_OVER;
         let Some(bound) = set.begin_sleep(call.set) else { continue };
         let limit = [left, bound].into_iter().flatten().min();
         let limit = limit.map(|limit| limit.max(Duration::from_nanos(1)));
-        may_end = true;
         let n = (call.sleep)(room.as_mut_ptr(), room.len(), limit);
+        may_end |= n == 0;
         set.n_sleepers.fetch_sub(1, Ordering::AcqRel);
         if n < 0 {
             return n;
@@ -120,6 +125,15 @@ pub(crate) unsafe fn wait_by_kernel_or(set: Option<&'static EventSet>, call: &Wa
         return unsafe { wait(set, call) };
     }
     (call.sleep)(call.events, call.room, call.limit)
+}
+
+/// Calls the kernel for a wait of a set that has no rings yet. The thread is to be woken when it
+/// has some. A thread that is cancelled there stays counted, which costs wake-ups and loses none.
+pub(crate) fn while_asleep(set: &EventSet, call: impl Fn() -> c_int) -> c_int {
+    set.n_sleepers.fetch_add(1, Ordering::SeqCst);
+    let n = call();
+    set.n_sleepers.fetch_sub(1, Ordering::AcqRel);
+    n
 }
 
 /// Removes this library's own events from `events`, which the kernel has returned; returns how many

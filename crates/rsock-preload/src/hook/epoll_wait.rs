@@ -113,7 +113,10 @@ unsafe fn answer(
         if let Some(n) = unsafe { wait_for(set, events, n, left, mask, sleep) } {
             return n;
         }
-        let taken = by_kernel();
+        let taken = match event_set::find(set) {
+            Some(known) => event_set::while_asleep(known, &by_kernel),
+            None => by_kernel(),
+        };
         // SAFETY: the kernel has written as many events.
         if let Some(n) = unsafe { without_own(set, events, taken) } {
             return n;

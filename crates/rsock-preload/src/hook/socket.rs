@@ -84,7 +84,9 @@ pub(crate) unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int 
     }
     datagrams::note_shutdown(fd);
     // SAFETY: arguments passed on unchanged.
-    unsafe { next::shutdown(fd, how) }
+    let result = unsafe { next::shutdown(fd, how) };
+    event_set::note_changed(fd);
+    result
 }
 
 /// As `getsockname(2)`, by the kernel, except for streams without TCP.
