@@ -1,13 +1,17 @@
 //! A child process that does not outlive the test.
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::io;
 use std::ops::{Deref, DerefMut};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Output};
 
 /// A started program, killed and reaped when dropped unless it was waited for.
 #[derive(Debug)]
 pub struct Running {
     child: Option<Child>,
+    /// Whether it leads a process group, which is killed with it.
+    is_leader: bool,
 }
 
 impl Running {
@@ -16,7 +20,15 @@ impl Running {
     /// # Errors
     /// As [`Command::spawn`].
     pub fn spawn(command: &mut Command) -> io::Result<Self> {
-        Ok(Self { child: Some(command.spawn()?) })
+        Ok(Self { child: Some(command.spawn()?), is_leader: false })
+    }
+
+    /// Starts `command`, which makes processes of its own: they are killed as well.
+    ///
+    /// # Errors
+    /// As [`Command::spawn`].
+    pub fn spawn_group(command: &mut Command) -> io::Result<Self> {
+        Ok(Self { child: Some(command.process_group(0).spawn()?), is_leader: true })
     }
 
     /// Waits for its end.
@@ -60,6 +72,10 @@ impl DerefMut for Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
+            let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+            if let Some(pid) = pid.filter(|_| self.is_leader) {
+                let _ = kill_process_group(pid, Signal::KILL);
+            }
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -69,7 +85,9 @@ impl Drop for Running {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{BufRead, BufReader};
     use std::path::Path;
+    use std::process::Stdio;
 
     #[test]
     fn dropping_kills_and_reaps() {
@@ -78,6 +96,29 @@ mod tests {
         assert!(Path::new(&format!("/proc/{pid}")).exists());
         drop(running);
         assert!(!Path::new(&format!("/proc/{pid}")).exists());
+    }
+
+    #[test]
+    fn dropping_a_group_kills_what_its_leader_has_made() {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "sleep 1000 & echo $!; wait"]).stdout(Stdio::piped());
+        let mut running = Running::spawn_group(&mut shell).unwrap();
+        let mut line = String::new();
+        let mut out = BufReader::new(running.stdout.take().unwrap());
+        out.read_line(&mut line).unwrap();
+        let path = format!("/proc/{}/stat", line.trim());
+        let is_running = || {
+            // A process that has been killed may wait to be reaped by its new parent.
+            let stat = std::fs::read_to_string(&path).unwrap_or_default();
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+        };
+        assert!(is_running());
+        drop(running);
+        // It has the pipe open for as long as it lives.
+        assert_eq!(out.read_line(&mut line).unwrap(), 0);
+        while is_running() {
+            std::thread::yield_now();
+        }
     }
 
     #[test]

@@ -48,7 +48,7 @@ fn directory(name: &str) -> PathBuf {
 
 fn start(command: &mut Command, port: u16) -> Running {
     let command = command.stdout(Stdio::null()).stderr(Stdio::null());
-    let mut server = Running::spawn(command).expect("the service starts");
+    let mut server = Running::spawn_group(command).expect("the service starts");
     await_tcp_listener(port, &mut server);
     server
 }
