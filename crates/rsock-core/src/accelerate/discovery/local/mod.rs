@@ -8,6 +8,7 @@
 //! the connection data of an rsockets stream. Bytes keep flowing on TCP meanwhile.
 
 mod message;
+mod offers;
 
 #[cfg(any(test, fuzzing))]
 pub use message::check_message;
@@ -20,6 +21,7 @@ use crate::accelerate::path::{Path, SoftPath};
 use crate::accelerate::verify::{self, SocketId};
 use crate::engine::Preparing;
 use message::{Kind, Message, Received};
+use offers::PendingOffer;
 use rsock_proto::ConnData;
 use rsock_verbs::Error;
 use rsock_verbs::cred::{self, PeerCred};
@@ -46,7 +48,7 @@ pub(in crate::accelerate) enum Search {
     /// The publisher: a finder has connected; its next message has not arrived yet.
     Serving(Exchange),
     /// The finder: it has offered the peer a link and waits for the answer.
-    Offered { peer: Peer, offer: Box<Offer> },
+    Offered { peer: Peer, offer: Box<Offer>, pending: PendingOffer },
     /// The finder: it has sent the request and waits for the reply.
     Requested { peer: Peer, preparing: Box<Preparing<Soft>> },
     /// The search is for a peer on another host.
@@ -160,7 +162,9 @@ impl Search {
             },
             Self::Published(name) => accept_finder(name).map(Next::Stay),
             Self::Serving(exchange) => serve(candidate, exchange),
-            Self::Offered { peer, offer } => complete_link(candidate, peer, offer),
+            Self::Offered { peer, offer, pending } => {
+                complete_link(candidate, peer, offer, pending)
+            }
             Self::Requested { peer, preparing } => complete(candidate, peer, preparing),
             Self::Remote(_) | Self::Over => Ok(Next::Stay(self)),
         }
@@ -228,11 +232,15 @@ fn find(candidate: Candidate<'_>, fresh_link: bool) -> Result<Next, FallbackReas
     match known {
         Some(link) => send_request(candidate, peer, &link),
         None => {
+            let Some(pending) = PendingOffer::begin(cred.pid) else {
+                // Another stream is about to make the link: look again later.
+                return Ok(Next::Stay(Search::Idle { fresh_link }));
+            };
             let offer = ctx.offer().map_err(|_| FallbackReason::Resources)?;
             let (hello, fds) = offer.hello();
             let message = Message { hello, ..Message::new(Kind::Hello) };
             message.send(peer.socket.as_fd(), &fds).map_err(|_| FallbackReason::NoPeer)?;
-            Ok(Next::Stay(Search::Offered { peer, offer: Box::new(offer) }))
+            Ok(Next::Stay(Search::Offered { peer, offer: Box::new(offer), pending }))
         }
     }
 }
@@ -242,13 +250,14 @@ fn complete_link(
     candidate: Candidate<'_>,
     peer: Peer,
     offer: Box<Offer>,
+    pending: PendingOffer,
 ) -> Result<Next, FallbackReason> {
     match Message::receive(peer.socket.as_fd()) {
         Ok(Received::Message(reply, fds)) if reply.kind == Kind::Hello => {
             let link = offer.complete(&reply.hello, fds, peer.cred).map_err(|e| refusal(&e))?;
             send_request(candidate, peer, &link)
         }
-        Ok(Received::Nothing) => Ok(Next::Stay(Search::Offered { peer, offer })),
+        Ok(Received::Nothing) => Ok(Next::Stay(Search::Offered { peer, offer, pending })),
         // The publisher went away before it answered: look again later.
         Ok(Received::End) => Ok(Next::Stay(Search::Idle { fresh_link: true })),
         Ok(Received::Message(..)) => Err(FallbackReason::NoPeer),
