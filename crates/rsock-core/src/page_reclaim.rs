@@ -5,17 +5,24 @@
 //! gigabyte. So every process has a budget. When its rings together exceed the budget, the pages of
 //! those that have not been used for a while and hold no unread byte are released. There is no
 //! timer and no thread: a stream whose ring grows does this work for the others, by a clock
-//! algorithm. Rings in constant use keep their pages, even above the budget.
+//! algorithm. Rings in constant use keep their pages, even above the budget: the clock hand goes
+//! round slowly enough for each of them to be used meanwhile.
 
 use rsock_verbs::family;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 /// Ring bytes that a process may keep before pages are reclaimed.
 const BUDGET: usize = 4 << 20;
+/// A round of the clock hand takes at least this long.
+const ROUND: Duration = Duration::from_millis(50);
+/// Ring bytes above which it may take less, and how long it takes then.
+const MANY: usize = 16 << 20;
+const SHORT_ROUND: Duration = Duration::from_millis(5);
 /// Growth of a ring is counted in steps of this many bytes.
-pub(crate) const STEP: usize = 64 << 10;
+pub(crate) const STEP: usize = 32 << 10;
 /// Streams examined per step, so that a step takes a bounded time.
 const EXAMINED_PER_STEP: usize = 32;
 
@@ -43,6 +50,8 @@ pub(crate) struct Registry {
     streams: Vec<Weak<dyn Reclaimable>>,
     /// The clock hand: the next stream to examine.
     hand: usize,
+    /// When the hand began its round.
+    began: Option<Instant>,
     /// Number of entries at which those of closed streams are removed.
     prune_at: usize,
 }
@@ -56,7 +65,22 @@ static REGISTRY: Mutex<Registry> = Mutex::new(Registry::new(0));
 
 impl Registry {
     const fn new(owner: u32) -> Self {
-        Self { owner, streams: Vec::new(), hand: 0, prune_at: PRUNE }
+        Self { owner, streams: Vec::new(), hand: 0, began: None, prune_at: PRUNE }
+    }
+
+    /// Moves the hand on to the next stream, while rings occupy `total` bytes. `None` if it is too
+    /// early for another round.
+    fn next(&mut self, total: usize) -> Option<usize> {
+        if self.hand >= self.streams.len() {
+            let round = if total > MANY { SHORT_ROUND } else { ROUND };
+            if self.began.is_some_and(|began| began.elapsed() < round) {
+                return None;
+            }
+            (self.began, self.hand) = (Some(Instant::now()), 0);
+        }
+        let at = self.hand;
+        self.hand = at + 1;
+        Some(at)
     }
 
     /// Adds a stream. The entry of a closed stream keeps that stream's allocation. Such entries are
@@ -152,15 +176,16 @@ fn sweep() {
         return;
     }
     for _ in 0..EXAMINED_PER_STEP.min(2 * registry.streams.len()) {
-        if TOTAL.load(Ordering::Relaxed) <= BUDGET || registry.streams.is_empty() {
+        let total = TOTAL.load(Ordering::Relaxed);
+        if total <= BUDGET || registry.streams.is_empty() {
             return;
         }
-        let at = registry.hand % registry.streams.len();
+        let Some(at) = registry.next(total) else { return };
         let Some(stream) = registry.streams[at].upgrade() else {
             registry.streams.swap_remove(at);
+            registry.hand = at;
             continue;
         };
-        registry.hand = at + 1;
         let usage = stream.usage();
         if usage.counted.load(Ordering::Relaxed) == 0 || usage.used.swap(false, Ordering::Relaxed) {
             continue;

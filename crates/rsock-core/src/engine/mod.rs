@@ -29,6 +29,7 @@ mod send;
 mod setup;
 mod shared;
 mod wait;
+mod working_set;
 
 pub use config::{Config, Wire};
 pub use exposed_region::ExposedRegion;

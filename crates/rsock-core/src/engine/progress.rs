@@ -109,7 +109,8 @@ impl<B: Backend> QpStream<B> {
         match word.decode()? {
             Msg::Data { len } => {
                 recv.half.handle_data(len)?;
-                recv.dirty = (recv.dirty + len as usize).min(self.resources.layout.ring_len());
+                let most = self.resources.layout.most_dirty(&recv.set, recv.dirty);
+                recv.dirty = (recv.dirty + len as usize).min(most);
                 return Ok(());
             }
             Msg::Credit { limit } => mail.put_credit(limit.0),
@@ -204,6 +205,7 @@ impl<B: Backend> QpStream<B> {
             true => (CONTROL, SendFlags::SIGNALED),
             false => (PLAIN, SendFlags::empty()),
         };
+        self.choose_buffers(recv);
         while let Some(grant) = recv.half.next_grant() {
             if B::SENDS_WAIT && self.resources.qp.is_full() {
                 // The entries that are left are reserved for the ends of the two directions.

@@ -53,6 +53,8 @@ impl<B: Backend> QpStream<B> {
             self.pump(&mut recv);
         }
         let mut adaptive = self.lock_adaptive();
+        let (unread, set) = (recv.half.readable(), recv.set);
+        recv.set.note_unread(unread);
         let mut taken = 0;
         let mut is_missing = false;
         for buf in bufs.iter_mut() {
@@ -60,7 +62,7 @@ impl<B: Backend> QpStream<B> {
             while at < buf.len() {
                 let Some(span) = recv.half.span_at(if peek { taken } else { 0 }) else { break };
                 let n = span.len.min(buf.len() - at);
-                if !self.copy_span(adaptive.as_deref(), span, &mut buf[at..at + n]) {
+                if !self.copy_span(adaptive.as_deref(), &set, span, &mut buf[at..at + n]) {
                     is_missing = true;
                     break;
                 }

@@ -12,6 +12,7 @@ use crate::engine::resources::Resources;
 use crate::engine::send::MAX_PIECES;
 use crate::engine::shared::{CacheAligned, Mailbox, RecvState, SendState, Shared};
 use crate::engine::wait::coalesce::WakeCoalescing;
+use crate::engine::working_set::WorkingSet;
 use crate::fork;
 use crate::page_reclaim::{self, Reclaimable, RingUsage};
 use rsock_proto::{
@@ -46,7 +47,7 @@ impl<B: Backend> Preparing<B> {
     pub fn new(ctx: &B::Context, path: &B::Path, config: &Config) -> Result<Self, Error> {
         let wire = if ctx.attr().write_with_imm { Wire::WriteImm } else { Wire::MsgSend };
         let idle = config.when_idle::<B>();
-        let layout = Layout::new(&idle, wire);
+        let layout = Layout::new(&idle, wire, !B::PINS);
         let pd = ctx.alloc_pd(path)?;
         let region = pd.alloc_mr(layout.len, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let depth = config.recv_depth();
@@ -66,7 +67,7 @@ impl<B: Backend> Preparing<B> {
         let (cq, qp) = pd.create_qp(ctx, cap)?;
         qp.init(Access::REMOTE_WRITE)?;
         let recv = RecvHalf::new(RecvConfig {
-            region: region.addr().wrapping_add(layout.ring as u64),
+            region: region.addr().wrapping_add(layout.large_ring() as u64),
             rkey: region.rkey(),
             buf_len: idle.buf_len,
             n_bufs: idle.n_bufs,
@@ -132,6 +133,7 @@ impl<B: Backend> Preparing<B> {
             recv: CacheAligned(Lock::new(RecvState {
                 half: recv,
                 life: Lifecycle::Open,
+                set: WorkingSet::new(),
                 dirty: 0,
                 n_owed: 0,
                 ctrl: CtrlWindow::new(),

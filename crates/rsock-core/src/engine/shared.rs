@@ -3,6 +3,7 @@
 use crate::engine::wait::coalesce::WakeCoalescing;
 use crate::engine::wait::event_count::EventCount;
 use crate::engine::wait::spin::Spin;
+use crate::engine::working_set::WorkingSet;
 use rsock_proto::switch::{Counts, Message, ReceivedMessages};
 use rsock_proto::{CtrlWindow, Lifecycle, RecvHalf, SendHalf, UP_BITS, UP_MASK};
 use rsock_verbs::family::{FamilySafe, Lock};
@@ -23,7 +24,8 @@ pub(super) struct SendState {
 pub(super) struct RecvState {
     pub(super) half: RecvHalf,
     pub(super) life: Lifecycle,
-    /// Bytes of the ring that have been written since its pages were released, at most all.
+    pub(super) set: WorkingSet,
+    /// Bytes of the rings that have been written since their pages were released, at most all.
     pub(super) dirty: usize,
     /// Receives that messages have used and that are not posted again yet.
     pub(super) n_owed: u32,

@@ -13,6 +13,7 @@
 
 use crate::engine::QpStream;
 use crate::engine::config::Config;
+use crate::engine::working_set::WorkingSet;
 use rsock_proto::{RecvHalf, RingConfig, Span};
 use rsock_verbs::{Access, Backend, MemoryRegion, ProtectionDomain};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -105,6 +106,7 @@ impl<B: Backend> QpStream<B> {
     pub(in crate::engine) fn copy_span(
         &self,
         adaptive: Option<&AdaptiveState<B>>,
+        set: &WorkingSet,
         span: Span,
         to: &mut [u8],
     ) -> bool {
@@ -113,7 +115,13 @@ impl<B: Backend> QpStream<B> {
             Some(AdaptiveState { large: Some(large), is_busy, .. }) if *is_busy != span.is_old => {
                 large.0.try_copy_out(span.offset, to)
             }
-            _ => self.resources.region.try_copy_out(self.resources.layout.ring + span.offset, to),
+            _ if B::PINS => {
+                self.resources.region.try_copy_out(self.resources.layout.ring + span.offset, to)
+            }
+            _ => {
+                let at = self.resources.layout.offset_of(set, span);
+                self.resources.region.try_copy_out(at, to)
+            }
         }
     }
 

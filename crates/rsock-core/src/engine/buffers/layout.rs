@@ -2,6 +2,7 @@
 //! without immediates, the receive ring.
 
 use crate::engine::config::{Config, Wire};
+use crate::engine::working_set::SHORT_RING;
 use rsock_proto::{IOMAP_ENTRY, iomap_table_offset, slot_offset};
 
 /// Entries of the local target table: the peer writes them in turn as it announces its buffers.
@@ -12,14 +13,19 @@ pub(in crate::engine) const N_SLOTS: u8 = 2;
 pub(in crate::engine) struct Layout {
     /// One 4-byte word per receive, for [`Wire::MsgSend`]; `words == ring` otherwise.
     pub(in crate::engine) words: usize,
-    /// The receive ring, on a cache line of its own.
+    /// The receive rings, on cache lines of their own: the short one, if there is one, and the
+    /// large one.
     pub(in crate::engine) ring: usize,
+    /// Bytes of the short ring.
+    short: usize,
     /// End of the region.
     pub(in crate::engine) len: usize,
 }
 
 impl Layout {
-    pub(in crate::engine) fn new(config: &Config, wire: Wire) -> Self {
+    /// With a short ring if `is_sparse`, which says that memory takes no pages before it is used,
+    /// and if the large one is much larger.
+    pub(in crate::engine) fn new(config: &Config, wire: Wire, is_sparse: bool) -> Self {
         let table =
             iomap_table_offset(N_SLOTS.into()) + usize::from(config.iomap_slots) * IOMAP_ENTRY;
         let words = table.next_multiple_of(64);
@@ -28,12 +34,29 @@ impl Layout {
             Wire::MsgSend => config.recv_depth() as usize,
         };
         let ring = (words + 4 * n_words).next_multiple_of(128);
-        Self { words, ring, len: ring + config.buf_len as usize * usize::from(config.n_bufs) }
+        let large = config.buf_len as usize * usize::from(config.n_bufs);
+        let short = if is_sparse && large >= 4 * SHORT_RING { SHORT_RING } else { 0 };
+        Self { words, ring, short, len: ring + short + large }
     }
 
-    /// Bytes of the ring.
+    /// Bytes of both rings.
     pub(in crate::engine) fn ring_len(&self) -> usize {
         self.len - self.ring
+    }
+
+    /// Whether there is a short ring.
+    pub(in crate::engine) fn has_short_ring(&self) -> bool {
+        self.short != 0
+    }
+
+    /// Where the large ring begins.
+    pub(in crate::engine) fn large_ring(&self) -> usize {
+        self.ring + self.short
+    }
+
+    /// Bytes of the large ring.
+    pub(in crate::engine) fn large_len(&self) -> usize {
+        self.len - self.large_ring()
     }
 
     /// Offset of slot `i` of the target table.

@@ -1,0 +1,57 @@
+//! The change between the large and the short buffers of a stream, where its
+//! [`WorkingSet`] calls for it.
+
+use crate::engine::QpStream;
+use crate::engine::buffers::layout::Layout;
+use crate::engine::shared::RecvState;
+use crate::engine::working_set::{N_SHORT, SHORT_BUF, SHORT_RING, WorkingSet};
+use rsock_proto::{RingConfig, Span};
+use rsock_verbs::{Backend, MemoryRegion};
+
+impl Layout {
+    /// Where a run of received bytes lies in the region.
+    pub(in crate::engine) fn offset_of(&self, set: &WorkingSet, span: Span) -> usize {
+        // The old ring is always the other one.
+        let is_short = set.is_short() != span.is_old;
+        span.offset + if is_short { self.ring } else { self.large_ring() }
+    }
+
+    /// Bytes that may be written to in all, where `dirty` have been.
+    pub(in crate::engine) fn most_dirty(&self, set: &WorkingSet, dirty: usize) -> usize {
+        if set.is_short() { SHORT_RING.max(dirty) } else { self.ring_len() }
+    }
+}
+
+impl<B: Backend> QpStream<B> {
+    /// Changes over to the buffers that recent use calls for, if one has been filled, and gives the
+    /// pages of buffers back that are no longer used.
+    #[inline]
+    pub(in crate::engine) fn choose_buffers(&self, recv: &mut RecvState) {
+        let layout = &self.resources.layout;
+        if B::PINS || !layout.has_short_ring() {
+            return;
+        }
+        if recv.set.is_short() && recv.dirty > SHORT_RING && recv.half.is_old_ring_free() {
+            self.resources.region.punch(layout.large_ring(), layout.large_len());
+            recv.dirty = SHORT_RING;
+            self.ring.usage.clear();
+        }
+        if recv.half.can_replace_ring() && recv.set.decide(recv.half.readable()) {
+            self.change_over(recv);
+        }
+    }
+
+    #[cold]
+    fn change_over(&self, recv: &mut RecvState) {
+        let layout = &self.resources.layout;
+        let (at, buf_len, n_bufs) = match recv.set.is_short() {
+            true => (layout.large_ring(), self.config.buf_len, self.config.n_bufs),
+            false => (layout.ring, SHORT_BUF, N_SHORT),
+        };
+        let region = &self.resources.region;
+        let (region, rkey) = (region.addr().wrapping_add(at as u64), region.rkey());
+        if recv.half.replace_ring(RingConfig { region, rkey, buf_len, n_bufs }) {
+            recv.set.change_over();
+        }
+    }
+}
