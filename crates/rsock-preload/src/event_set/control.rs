@@ -329,9 +329,9 @@ impl State {
 }
 
 /// The program is about to close `fd`.
-pub(crate) fn note_closing(fd: RawFd) {
+pub(crate) fn note_closing(fd: RawFd, is_vfork_child: impl Fn() -> bool) {
     let is_known = watch_of(fd).is_some() || super::find(fd).is_some();
-    if !is_known || guard::is_in_core() || vfork::is_child() {
+    if !is_known || guard::is_in_core() || is_vfork_child() {
         return;
     }
     super::forget(fd);

@@ -1,6 +1,6 @@
 //! Turns a candidate into an accelerated stream at its first data call.
 
-use super::word::{ACCEPTED, ADOPTED, ADOPTING, CONNECTING, EMPTY, Word};
+use super::word::{ACCEPTED, ADOPTED, ADOPTING, CONNECTING, EMPTY, TCP, Word};
 use super::{claim, is_unchanged};
 use crate::slot::{self, Direction, Handle, Socket};
 use crate::{guard, log, tcp_only, watched};
@@ -8,6 +8,7 @@ use libc::c_int;
 use rsock_core::accelerate::{self, AcceleratedStream, FallbackReason};
 use rsock_core::interrupt::{self, Section};
 use rustix::fd::BorrowedFd;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Begins a call on the stream of an entry, after adopting the candidate. `None` if it cannot be
@@ -67,8 +68,12 @@ pub(super) fn replace(entry: &AtomicU64, old: Word, new: Word) -> bool {
 /// Adopts the candidate; returns the word of its slot.
 fn adopt(fd: c_int, socket: BorrowedFd<'_>, claim: Word) -> Option<u64> {
     let adopted = guard::call_core(|| {
-        // Only here is the family of an accepted socket known, and the protocol of any.
-        if rustix::net::sockopt::socket_protocol(socket)? != Some(rustix::net::ipproto::TCP) {
+        // Of a socket that the hooks have not seen being made, nothing is known.
+        let is_tcp = || {
+            let protocol = rustix::net::sockopt::socket_protocol(socket)?;
+            io::Result::Ok(protocol == Some(rustix::net::ipproto::TCP))
+        };
+        if claim.0 & TCP == 0 && !is_tcp()? {
             return Ok(None);
         }
         let side = if claim.0 & ACCEPTED != 0 {

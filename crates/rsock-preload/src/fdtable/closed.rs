@@ -70,10 +70,10 @@ pub(super) fn release_descriptor(key: Key, fd: c_int, ending: Ending) {
 
 /// Removes the entry of `fd`. To be called before the kernel closes the number, because another
 /// thread may be given it at once.
-pub(crate) fn note_closing(fd: c_int) {
+pub(crate) fn note_closing(fd: c_int, is_vfork_child: impl Fn() -> bool) {
     let Some(entry) = entry(fd) else { return };
     let word = Word(entry.load(Ordering::Relaxed));
-    if word == Word::NOTHING || guard::is_in_core() || vfork::is_child() {
+    if word == Word::NOTHING || guard::is_in_core() || is_vfork_child() {
         return;
     }
     let old = Word(claim::take(entry));

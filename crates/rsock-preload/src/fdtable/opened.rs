@@ -2,12 +2,15 @@
 
 use super::adopt::{adopt_or_find, replace};
 use super::closed::{Ending, release_descriptor};
-use super::word::{ACCEPTED, ADOPTED, CANDIDATE, CONNECTING, EMPTY, LISTENING, UDP, Word};
+use super::word::{
+    ACCEPTED, ADOPTED, CANDIDATE, CONNECTING, EMPTY, HAS_ACCEPTED, LISTENING, TCP, UDP, Word,
+};
 use super::{datagrams, entry, entry_or_map, find, note_made, pin};
 use crate::slot::{self, Direction, Socket};
 use crate::{log, vfork};
 use libc::c_int;
 use rsock_core::accelerate::{FallbackReason, NativeStream};
+use rustix::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
 /// A stream socket has connected.
@@ -52,7 +55,7 @@ fn note_candidate(fd: c_int, begun: u64) {
 /// listener may pin it.
 pub(crate) fn note_accepted(listener: c_int, fd: c_int) {
     note_made(fd);
-    note_candidate(fd, ACCEPTED);
+    note_candidate(fd, ACCEPTED | protocol_of_listener(listener));
     let inherited = entry(listener).map_or(FallbackReason::None, |e| {
         let word = Word(e.load(Ordering::Relaxed));
         if word.kind() == ADOPTED { FallbackReason::None } else { word.reason() }
@@ -60,6 +63,30 @@ pub(crate) fn note_accepted(listener: c_int, fd: c_int) {
     if inherited == FallbackReason::Option {
         pin(fd, FallbackReason::Option);
     }
+}
+
+/// [`TCP`] if `listener` is a TCP socket, so that what it accepts is one; otherwise 0. The kernel
+/// is asked once.
+fn protocol_of_listener(listener: c_int) -> u64 {
+    let Some(entry) = entry_or_map(listener) else { return 0 };
+    let word = entry.load(Ordering::Relaxed);
+    if Word(word).kind() != EMPTY || Word(word).is_datagram() {
+        return 0;
+    }
+    if word & HAS_ACCEPTED != 0 {
+        return word & TCP;
+    }
+    // SAFETY: not -1; the kernel has just accepted on it.
+    let socket = unsafe { BorrowedFd::borrow_raw(listener) };
+    let protocol = rustix::net::sockopt::socket_protocol(socket).ok().flatten();
+    let tcp = if protocol == Some(rustix::net::ipproto::TCP) { TCP } else { 0 };
+    let _ = entry.compare_exchange(
+        word,
+        word | HAS_ACCEPTED | tcp,
+        Ordering::AcqRel,
+        Ordering::Relaxed,
+    );
+    tcp
 }
 
 /// `fd` listens, and the configuration wants native listeners.

@@ -42,6 +42,13 @@ pub(in crate::fdtable) const IN_EPOLL_SET: u64 = 1 << 14;
 /// Beside [`ADOPTED`]: a UDP socket.
 pub(in crate::fdtable) const ADOPTED_UDP: u64 = 1 << 2;
 
+/// Beside [`EMPTY`]: a listening socket whose protocol is known. Beside that and [`CANDIDATE`]:
+/// [`TCP`].
+pub(in crate::fdtable) const HAS_ACCEPTED: u64 = 1 << 15;
+
+/// It is a TCP socket, not one of another protocol of streams.
+pub(in crate::fdtable) const TCP: u64 = 1 << 16;
+
 impl Word {
     pub(in crate::fdtable) const NOTHING: Self = Self(0);
 

@@ -37,8 +37,9 @@ mod write;
 
 use crate::cancel::HookResult;
 use crate::native_peer::listeners;
-use crate::{cancel, event_set, fdtable};
+use crate::{cancel, event_set, fdtable, vfork};
 use libc::c_int;
+use std::cell::LazyCell;
 
 /// As [`cancel::without_cancel`], where the table has an entry for `fd`.
 #[inline(always)]
@@ -51,9 +52,11 @@ where
 
 /// `fd` is about to be closed: ends what the library knows of it.
 fn note_closing(fd: c_int) {
+    // A system call, made once, and only where something is known of `fd`.
+    let is_vfork_child = LazyCell::new(vfork::is_child);
     listeners::note_closing(fd);
-    event_set::note_closing(fd);
-    fdtable::note_closing(fd);
+    event_set::note_closing(fd, || *is_vfork_child);
+    fdtable::note_closing(fd, || *is_vfork_child);
 }
 
 /// Exports a hook under other names that programs bind to the same function.
