@@ -12,6 +12,7 @@ mod adopt;
 mod claim;
 mod closed;
 pub(crate) mod datagrams;
+mod first_calls;
 mod opened;
 mod pin;
 mod process_events;
@@ -19,6 +20,7 @@ mod replacement;
 mod word;
 
 pub(crate) use closed::{note_closing, note_disconnected, note_made, was_reused};
+pub(crate) use first_calls::{recv_first, send_first};
 pub(crate) use opened::{
     note_accepted, note_connected, note_connecting, note_duplicate, note_listening,
     note_stream_made,
@@ -177,6 +179,7 @@ pub(crate) fn is_stream(fd: c_int) -> bool {
 }
 
 /// Whether `fd` is a stream or a candidate.
+#[inline]
 pub(crate) fn is_connection(fd: c_int) -> bool {
     entry(fd).is_some_and(|e| {
         let word = Word(e.load(Ordering::Relaxed));

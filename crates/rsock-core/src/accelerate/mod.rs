@@ -76,6 +76,7 @@ pub use halt::Halt;
 pub use handoff::{Claim, Need};
 pub use native_peer::{NativeListener, NativeStream};
 pub use poll::{Changed, PollDescriptor, PolledSet, poll};
+pub use state::Before;
 pub use stream_ref::StreamRef;
 
 use crate::closing::Closings;
@@ -151,6 +152,17 @@ impl AcceleratedStream {
     #[must_use]
     pub fn adopt(fd: BorrowedFd<'_>, side: Option<Side>) -> Option<Self> {
         Self::adopt_with(fd, side, 0)
+    }
+
+    /// As [`Self::adopt`], for a socket of which the caller knows what has gone through it.
+    #[must_use]
+    pub fn adopt_after(fd: BorrowedFd<'_>, side: Option<Side>, before: Before) -> Option<Self> {
+        let stream = Self::adopt(fd, side)?;
+        if before != Before::default() {
+            let _section = Section::enter();
+            stream.dirs.go_on_after(before);
+        }
+        Some(stream)
     }
 
     /// As [`Self::adopt`], with room for `iomap_slots` buffers that the peer may

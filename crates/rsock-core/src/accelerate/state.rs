@@ -126,7 +126,29 @@ impl FlagBits {
 #[derive(Debug)]
 pub(super) struct Line<T>(pub(super) T);
 
+/// What has gone through a socket before it was adopted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Before {
+    /// Calls, of both directions.
+    pub calls: u64,
+    /// Bytes.
+    pub sent: u64,
+    /// Bytes.
+    pub received: u64,
+}
+
 impl Directions {
+    /// Goes on after what the caller has done with the socket.
+    pub(super) fn go_on_after(&self, before: Before) {
+        // Each direction counts its own calls, and begins to search after some of them.
+        let calls = u32::try_from(before.calls.div_ceil(2)).unwrap_or(u32::MAX);
+        let mut tx = self.tx.0.lock();
+        (tx.switch, tx.calls) = (Sender::after(before.sent), calls);
+        drop(tx);
+        let mut rx = self.rx.0.lock();
+        (rx.switch, rx.calls) = (Receiver::after(before.received), calls);
+    }
+
     pub(super) fn new() -> Self {
         Self {
             tx: Line(Lock::new(Sending {

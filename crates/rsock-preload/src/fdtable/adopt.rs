@@ -5,7 +5,7 @@ use super::{claim, is_unchanged};
 use crate::slot::{self, Direction, Handle, Socket};
 use crate::{guard, log, tcp_only, watched};
 use libc::c_int;
-use rsock_core::accelerate::{self, AcceleratedStream, FallbackReason};
+use rsock_core::accelerate::{self, AcceleratedStream, Before, FallbackReason};
 use rsock_core::interrupt::{self, Section};
 use rustix::fd::BorrowedFd;
 use std::io;
@@ -81,7 +81,10 @@ fn adopt(fd: c_int, socket: BorrowedFd<'_>, claim: Word) -> Option<u64> {
         } else {
             accelerate::Side::Connected
         };
-        let Some(stream) = AcceleratedStream::adopt(socket, Some(side)) else { return Ok(None) };
+        let (sent, received) = claim.first_bytes();
+        let before = Before { calls: claim.n_first_calls(), sent, received };
+        let stream = AcceleratedStream::adopt_after(socket, Some(side), before);
+        let Some(stream) = stream else { return Ok(None) };
         watched::hold_if_member(fd, &stream);
         Ok(slot::insert(Socket::Accelerated(stream)))
     });

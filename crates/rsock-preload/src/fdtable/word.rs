@@ -49,7 +49,46 @@ pub(in crate::fdtable) const HAS_ACCEPTED: u64 = 1 << 15;
 /// It is a TCP socket, not one of another protocol of streams.
 pub(in crate::fdtable) const TCP: u64 = 1 << 16;
 
+/// Beside [`CANDIDATE`]: how many calls the kernel has made, and the bytes that they have sent and
+/// received, above each other from this bit on.
+const N_CALLS_AT: u32 = 17;
+const N_CALLS_BITS: u32 = 3;
+const SENT_AT: u32 = N_CALLS_AT + N_CALLS_BITS;
+const BYTES_BITS: u32 = 22;
+const RECEIVED_AT: u32 = SENT_AT + BYTES_BITS;
+const _: () = assert!(RECEIVED_AT + BYTES_BITS <= 64);
+
 impl Word {
+    /// How many calls the kernel has made.
+    pub(in crate::fdtable) fn n_first_calls(self) -> u64 {
+        self.field(N_CALLS_AT, N_CALLS_BITS)
+    }
+
+    /// Bytes that these calls have sent and received.
+    pub(in crate::fdtable) fn first_bytes(self) -> (u64, u64) {
+        (self.field(SENT_AT, BYTES_BITS), self.field(RECEIVED_AT, BYTES_BITS))
+    }
+
+    /// With one call more, which has sent `n` bytes. `None` if there is no room for the number.
+    pub(in crate::fdtable) fn with_sent(self, n: usize) -> Option<Self> {
+        self.plus(SENT_AT, BYTES_BITS, n as u64)?.plus(N_CALLS_AT, N_CALLS_BITS, 1)
+    }
+
+    /// As [`Self::with_sent`], of bytes received.
+    pub(in crate::fdtable) fn with_received(self, n: usize) -> Option<Self> {
+        self.plus(RECEIVED_AT, BYTES_BITS, n as u64)?.plus(N_CALLS_AT, N_CALLS_BITS, 1)
+    }
+
+    fn field(self, at: u32, bits: u32) -> u64 {
+        self.0 >> at & ((1 << bits) - 1)
+    }
+
+    fn plus(self, at: u32, bits: u32, n: u64) -> Option<Self> {
+        let sum = self.field(at, bits).checked_add(n).filter(|sum| *sum < 1 << bits)?;
+        let others = self.0 & !(((1 << bits) - 1) << at);
+        Some(Self(others | sum << at))
+    }
+
     pub(in crate::fdtable) const NOTHING: Self = Self(0);
 
     pub(in crate::fdtable) fn kind(self) -> u64 {
@@ -97,5 +136,21 @@ impl Word {
         .into_iter()
         .find(|&reason| reason as u64 == self.0 >> 4 & 0xff)
         .unwrap_or(FallbackReason::None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_counts_calls_and_bytes_beside_its_flags() {
+        let word = Word(CANDIDATE | ACCEPTED | TCP);
+        let most = (1 << BYTES_BITS) - 1;
+        let counted = word.with_sent(3).and_then(|w| w.with_received(most)).unwrap();
+        assert_eq!((counted.n_first_calls(), counted.first_bytes()), (2, (3, most as u64)));
+        assert_eq!(counted.0 & ((1 << N_CALLS_AT) - 1), word.0);
+        assert!(counted.with_received(1).is_none(), "there is no room for the number");
+        assert_eq!(counted.with_sent(4).map(Word::first_bytes), Some((7, most as u64)));
     }
 }

@@ -202,13 +202,15 @@ unsafe fn recv_with(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> O
             datagram::recv_bytes(fd, buf, len, flags, ptr::null_mut(), ptr::null_mut())
         };
     }
-    let handle = fdtable::begin_call(fd, Direction::Recv)?;
+    if !fdtable::is_connection(fd) {
+        return None;
+    }
     if buf.is_null() && len != 0 && flags & libc::MSG_TRUNC != 0 {
-        return transfer::discard(handle, fd, len, flags);
+        return transfer::discard(fdtable::begin_call(fd, Direction::Recv)?, fd, len, flags);
     }
     // SAFETY: the caller's promise.
     match unsafe { arg::bytes_mut(buf, len) } {
-        Ok(room) => transfer::recv(handle, fd, &mut [IoSliceMut::new(room)], flags),
+        Ok(room) => transfer::recv_any(fd, &mut [IoSliceMut::new(room)], flags),
         Err(e) => Some(errno::fail(e)),
     }
 }
@@ -220,7 +222,9 @@ unsafe fn readv_with(fd: c_int, iov: *const iovec, n: c_int, flags: c_int) -> Op
         // SAFETY: the caller's promise.
         return unsafe { datagram::recv_vector(fd, iov, n, flags) };
     }
-    let handle = fdtable::begin_call(fd, Direction::Recv)?;
+    if !fdtable::is_connection(fd) {
+        return None;
+    }
     let Ok(n) = usize::try_from(n) else { return Some(errno::fail(libc::EINVAL)) };
     // SAFETY: the caller's promise.
     let result = unsafe {
@@ -228,7 +232,7 @@ unsafe fn readv_with(fd: c_int, iov: *const iovec, n: c_int, flags: c_int) -> Op
             if bufs.iter().all(|buf| buf.is_empty()) {
                 return Some(0);
             }
-            transfer::recv(handle, fd, bufs, flags)
+            transfer::recv_any(fd, bufs, flags)
         })
     };
     result.unwrap_or_else(|e| Some(errno::fail(e)))

@@ -71,6 +71,46 @@ pub(super) fn recv(
     }
 }
 
+/// Sends `bufs` on descriptor `fd`, by its stream or, of a connection's first calls, by the kernel.
+pub(super) fn send_any(fd: c_int, bufs: &[IoSlice<'_>], flags: c_int) -> Option<ssize_t> {
+    let Some(first) = fdtable::send_first(fd, bufs, flags) else {
+        return send(fdtable::begin_call(fd, Direction::Send)?, fd, bufs, flags);
+    };
+    match first {
+        Err(libc::EPIPE) if flags & libc::MSG_NOSIGNAL == 0 => {
+            signal::raise_sigpipe();
+            Some(errno::fail(libc::EPIPE))
+        }
+        Ok(n) if n < bufs.iter().map(|buf| buf.len()).sum() => {
+            let rest = rest_of(bufs, n);
+            let more = fdtable::begin_call(fd, Direction::Send)
+                .and_then(|handle| send(handle, fd, &rest, flags))
+                .and_then(|more| usize::try_from(more).ok());
+            Some(errno::ret_len(Ok(n + more.unwrap_or(0))))
+        }
+        result => Some(errno::ret_len(result)),
+    }
+}
+
+/// `bufs` without their first `n` bytes.
+fn rest_of<'a>(bufs: &'a [IoSlice<'_>], mut n: usize) -> Vec<IoSlice<'a>> {
+    let after = |buf: &'a IoSlice<'_>| {
+        let skipped = n.min(buf.len());
+        n -= skipped;
+        IoSlice::new(&buf[skipped..])
+    };
+    bufs.iter().map(after).filter(|buf| !buf.is_empty()).collect()
+}
+
+/// Receives into `bufs` from descriptor `fd`, by its stream or, of a connection's first calls, by
+/// the kernel.
+pub(super) fn recv_any(fd: c_int, bufs: &mut [IoSliceMut<'_>], flags: c_int) -> Option<ssize_t> {
+    match fdtable::recv_first(fd, bufs, flags) {
+        Some(first) => Some(errno::ret_len(first)),
+        None => recv(fdtable::begin_call(fd, Direction::Recv)?, fd, bufs, flags),
+    }
+}
+
 /// Receives and discards up to `len` bytes (`MSG_TRUNC` with no buffer).
 pub(super) fn discard(handle: Handle, fd: c_int, len: usize, flags: c_int) -> Option<ssize_t> {
     let mut scratch = [0u8; 4096];

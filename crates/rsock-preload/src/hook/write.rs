@@ -3,7 +3,6 @@
 use super::read::message_flags;
 use super::{alias, datagram, transfer};
 use crate::fdtable::{self, datagrams};
-use crate::slot::Direction;
 use crate::{arg, cancel, errno, next};
 use libc::{c_int, c_void, iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
 use std::io::IoSlice;
@@ -134,10 +133,12 @@ unsafe fn send_with(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) ->
         // SAFETY: the caller's promise; no address.
         return unsafe { datagram::send_bytes(fd, buf, len, flags, ptr::null(), 0) };
     }
-    let handle = fdtable::begin_call(fd, Direction::Send)?;
+    if !fdtable::is_connection(fd) {
+        return None;
+    }
     // SAFETY: the caller's promise.
     match unsafe { arg::bytes(buf, len) } {
-        Ok(bytes) => transfer::send(handle, fd, &[IoSlice::new(bytes)], flags),
+        Ok(bytes) => transfer::send_any(fd, &[IoSlice::new(bytes)], flags),
         Err(e) => Some(errno::fail(e)),
     }
 }
@@ -170,7 +171,9 @@ unsafe fn writev_with(fd: c_int, iov: *const iovec, n: c_int, flags: c_int) -> O
         // SAFETY: the caller's promise.
         return unsafe { datagram::send_vector(fd, iov, n, flags) };
     }
-    let handle = fdtable::begin_call(fd, Direction::Send)?;
+    if !fdtable::is_connection(fd) {
+        return None;
+    }
     let Ok(n) = usize::try_from(n) else { return Some(errno::fail(libc::EINVAL)) };
     // SAFETY: the caller's promise.
     let result = unsafe {
@@ -178,7 +181,7 @@ unsafe fn writev_with(fd: c_int, iov: *const iovec, n: c_int, flags: c_int) -> O
             if bufs.iter().all(|buf| buf.is_empty()) {
                 return Some(0);
             }
-            transfer::send(handle, fd, bufs, flags)
+            transfer::send_any(fd, bufs, flags)
         })
     };
     result.unwrap_or_else(|e| Some(errno::fail(e)))
