@@ -605,7 +605,10 @@ impl Model {
             let is_shared = set.is_some_and(|file| self.files[file].is_shared);
             let is_deep = |file: usize| self.files[file].is_nested;
             let has_sets = target.is_some_and(|file| self.files[file].has_sets);
+            let is_inherited = target.is_some_and(|file| self.files[file].is_shared);
+            let is_stream = matches!(target_kind, Some(Kind::Stream(..)));
             if is_shared && has_sockets
+                || is_inherited && is_stream && events & EDGE != 0
                 || is_nested && (events & EDGE != 0 || has_sets || set.is_some_and(is_deep))
             {
                 return false;

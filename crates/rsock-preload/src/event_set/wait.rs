@@ -50,8 +50,8 @@ pub(crate) unsafe fn wait(set: &'static EventSet, call: &Wait<'_>) -> c_int {
     let is_there = is_readable && unsafe { fault::copy(at, call.events.cast(), len) };
     if !is_there {
         let polled = PolledEventSet { set, fd: call.set };
-        // The first look may lead to events of this library's own, which the second takes.
-        if polled.is_ready() || polled.is_ready() {
+        // The first looks may lead to events of this library's own, which the last takes.
+        if [(); 3].map(|()| polled.is_ready())[2] {
             return errno::fail_int(libc::EFAULT);
         }
         // The kernel keeps what it cannot report.
