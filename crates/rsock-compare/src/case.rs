@@ -139,6 +139,10 @@ pub(crate) enum Service {
         /// Requests that each client sends at once.
         pipeline: u16,
     },
+    /// memcached, by memcaslap.
+    Memcached { connections: u16 },
+    /// nginx, by ab, which makes a connection for each request.
+    NginxByAb { clients: u16 },
     /// nginx, by wrk: pages of this many bytes.
     Nginx { connections: u16, size: usize, reuse: Connections },
     /// haproxy before nginx, by wrk: pages of [`Service::PAGE`] bytes, connections that are kept.

@@ -18,6 +18,9 @@ pub(super) struct Programs {
     pub(super) rstream: Option<Program>,
     pub(super) redis_server: Option<Program>,
     pub(super) redis_benchmark: Option<Program>,
+    pub(super) memcached: Option<Program>,
+    pub(super) memcaslap: Option<Program>,
+    pub(super) ab: Option<Program>,
     pub(super) nginx: Option<Program>,
     pub(super) haproxy: Option<Program>,
     pub(super) wrk: Option<Program>,
@@ -51,6 +54,9 @@ impl Programs {
             rstream: find("rstream"),
             redis_server: find("redis-server"),
             redis_benchmark: find("redis-benchmark"),
+            memcached: find("memcached"),
+            memcaslap: find("memcaslap"),
+            ab: find("ab"),
             nginx: find("nginx"),
             haproxy: find("haproxy"),
             wrk: find("wrk"),
@@ -87,10 +93,15 @@ impl Programs {
             ("redis-server", self.redis_server.is_some()),
             ("redis-benchmark", self.redis_benchmark.is_some()),
         ];
+        let memcached =
+            [("memcached", self.memcached.is_some()), ("memcaslap", self.memcaslap.is_some())];
+        let by_ab = [("nginx", self.nginx.is_some()), ("ab", self.ab.is_some())];
         let nginx = [("nginx", self.nginx.is_some()), ("wrk", self.wrk.is_some())];
         let haproxy = [("haproxy", self.haproxy.is_some())];
         let missing = match service {
             Service::Redis { .. } => missing(redis),
+            Service::Memcached { .. } => missing(memcached),
+            Service::NginxByAb { .. } => missing(by_ab),
             Service::Nginx { .. } => missing(nginx),
             Service::Haproxy { .. } => [missing(haproxy), missing(nginx)].concat(),
         };

@@ -57,6 +57,11 @@ fn services() -> Vec<Case> {
             cases.push(case(&id, &label, service, least, aim));
         }
     }
+    for (connections, least, aim) in [(1, 2.0, 4.0), (50, 1.4, 2.0)] {
+        let (id, label) =
+            (format!("memcached.{connections}"), format!("memcached, {connections} connections"));
+        cases.push(case(&id, &label, Service::Memcached { connections }, least, aim));
+    }
     let nginx = |connections, size, reuse| Service::Nginx { connections, size, reuse };
     let (kept, closed) = (Connections::Kept, Connections::Closed);
     let page = Service::PAGE;
@@ -65,6 +70,7 @@ fn services() -> Vec<Case> {
         case("nginx.64", "nginx 1K, 64 connections", nginx(64, page, kept), 1.35, 1.8),
         case("nginx.large", "nginx 1M, 8 connections", nginx(8, 1 << 20, kept), 1.2, 2.0),
         case("nginx.close", "nginx 1K, closed each time", nginx(8, page, closed), 0.97, 1.05),
+        case("nginx.ab", "nginx 1K, ab", Service::NginxByAb { clients: 8 }, 0.97, 1.05),
     ]);
     for connections in [1, 64] {
         let (id, label) =

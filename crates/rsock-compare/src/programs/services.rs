@@ -1,5 +1,5 @@
-//! Event-driven services, unmodified, under the load of their own benchmarks: redis by
-//! redis-benchmark, and nginx, alone and behind haproxy, by wrk.
+//! Event-driven services, unmodified, under the load of well-known benchmarks: redis by
+//! redis-benchmark, memcached by memcaslap, and nginx by ab and wrk, also behind haproxy.
 
 use crate::bench::Bench;
 use crate::case::{Case, Connections, Service, Side};
@@ -28,6 +28,19 @@ pub(crate) fn start_servers(
             })?;
             Ok(vec![server])
         }
+        Service::Memcached { .. } => {
+            let memcached = found(bench.programs.memcached.as_ref(), "memcached")?;
+            let server = start(bench, case, side, memcached, |command, port| {
+                command.args(["-l", "127.0.0.1", "-p", &port.to_string(), "-U", "0", "-t", "1"]);
+                // Only needed, and only allowed, with privileges.
+                if rustix::process::geteuid().is_root() {
+                    command.args(["-u", "root"]);
+                }
+                Ok(())
+            })?;
+            Ok(vec![server])
+        }
+        Service::NginxByAb { .. } => Ok(vec![start_nginx(bench, case, side, Service::PAGE)?]),
         Service::Nginx { size, .. } => Ok(vec![start_nginx(bench, case, side, size)?]),
         Service::Haproxy { .. } => {
             let nginx = start_nginx(bench, case, side, Service::PAGE)?;
@@ -93,6 +106,21 @@ pub(crate) fn start_client(
             run.args(["-n", &n.to_string()]);
             ("redis-benchmark", run)
         }
+        Service::Memcached { connections } => {
+            let program = found(programs.memcaslap.as_ref(), "memcaslap")?;
+            let mut run = program.command();
+            run.arg(format!("--servers=127.0.0.1:{port}"));
+            run.args(["-T", "1", "-c", &connections.to_string()]);
+            run.args(["-t", &format!("{}s", bench.time.as_secs())]);
+            ("memcaslap", run)
+        }
+        Service::NginxByAb { clients } => {
+            let program = found(programs.ab.as_ref(), "ab")?;
+            let mut run = program.command();
+            run.args(["-q", "-c", &clients.to_string(), "-t", &bench.time.as_secs().to_string()]);
+            run.args(["-n", "100000000", &format!("http://127.0.0.1:{port}/page")]);
+            ("ab", run)
+        }
         Service::Nginx { connections, reuse, .. } => ("wrk", wrk(bench, connections, reuse, port)?),
         Service::Haproxy { connections } => {
             ("wrk", wrk(bench, connections, Connections::Kept, port)?)
@@ -122,6 +150,21 @@ pub(crate) fn parse(output: &str, service: Service) -> Result<f64, Error> {
                 .rfind(|line| line.starts_with("\"GET\"") || line.starts_with("\"SET\""));
             let rate = last.and_then(|line| line.split(',').nth(1)?.trim_matches('"').parse().ok());
             rate.ok_or_else(|| Error::Failed("redis-benchmark: no rate".to_owned()))
+        }
+        Service::Memcached { .. } => {
+            let rate = output.split_once("TPS: ").map(|(_, rest)| rest);
+            let rate = rate.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
+            rate.ok_or_else(|| Error::Failed("memcaslap: no rate".to_owned()))
+        }
+        Service::NginxByAb { .. } => {
+            let of = |name: &str| {
+                let line = output.lines().find(|line| line.starts_with(name))?;
+                line.split_once(':')?.1.split_whitespace().next()?.parse::<f64>().ok()
+            };
+            if let Some(failed) = of("Failed requests").filter(|&n| n != 0.0) {
+                return Err(Error::Failed(format!("ab: {failed} failed requests")));
+            }
+            of("Requests per second").ok_or_else(|| Error::Failed("ab: no rate".to_owned()))
         }
         Service::Nginx { .. } | Service::Haproxy { .. } => {
             let of = |name: &str| {
@@ -192,6 +235,13 @@ mod tests {
         let redis = Service::Redis { command: RedisCommand::Get, clients: 1, pipeline: 1 };
         let output = "\"test\",\"rps\",\"avg_latency_ms\"\n\"GET\",\"112994.34\",\"0.007\"\n";
         assert_eq!(parse(output, redis).unwrap(), 112_994.34);
+        let memcached = Service::Memcached { connections: 1 };
+        let output = "Run time: 2.0s Ops: 110240 TPS: 55102 Net_rate: 56.1M/s\n";
+        assert_eq!(parse(output, memcached).unwrap(), 55_102.0);
+        let ab = Service::NginxByAb { clients: 8 };
+        let output = "Failed requests:        0\nRequests per second:    21.50 [#/sec] (mean)\n";
+        assert_eq!(parse(output, ab).unwrap(), 21.5);
+        assert!(parse("Failed requests: 3\nRequests per second: 2 [#/sec]\n", ab).is_err());
         let proxy = Service::Haproxy { connections: 1 };
         let output = "Running 2s test\n  1 threads\nRequests/sec:  97251.65\nTransfer/sec: 1MB\n";
         assert_eq!(parse(output, proxy).unwrap(), 97_251.65);
