@@ -3,6 +3,7 @@
 use crate::Running;
 use std::ffi::OsString;
 use std::fs;
+use std::io::ErrorKind;
 use std::net::{IpAddr, UdpSocket};
 use std::process::Command;
 use std::thread;
@@ -13,9 +14,15 @@ use std::thread;
 /// If there is none, or `ip` is no address of this machine.
 #[must_use]
 pub fn free_port(ip: IpAddr) -> u16 {
-    let port = rsock_test_ports::reserved();
-    drop(UdpSocket::bind((ip, port)).expect("an address of this machine"));
-    port
+    loop {
+        let port = rsock_test_ports::reserved();
+        match UdpSocket::bind((ip, port)) {
+            Ok(_) => return port,
+            // A socket that has found itself a port has this one.
+            Err(e) if e.kind() == ErrorKind::AddrInUse => {}
+            Err(e) => panic!("{ip} is no address of this machine: {e}"),
+        }
+    }
 }
 
 /// Waits until `server` listens, which `is_listening` asks the kernel.

@@ -18,7 +18,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Calls that the kernel alone makes.
-const FIRST_CALLS: u64 = 2;
+const FIRST_CALLS: u64 = 4;
 /// Most bytes of such a send: an empty send queue takes them all.
 const MOST_SENT: usize = 16 << 10;
 
