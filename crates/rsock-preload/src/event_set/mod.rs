@@ -90,6 +90,8 @@ struct State {
     turn: u64,
     /// When the kernel was asked last.
     kernel_asked: Option<std::time::Instant>,
+    /// Looks at the kernel in a row that found nothing for the program.
+    n_quiet: u32,
     /// The process has it from its parent, to which the own descriptors belong.
     is_inherited: bool,
     /// News that the set has had for sets that it is in; the count wraps.

@@ -34,6 +34,8 @@ const MOST: usize = 128;
 
 /// After its time is over, a wait that has not slept yet tries so often to sleep.
 const MOST_ROUNDS_OVER: u32 = 4;
+/// After so many looks that found nothing, the kernel is no longer asked before each spin.
+const QUIET: u32 = 8;
 /// The kernel is asked at least this often while rings have events.
 const ASK_KERNEL: Duration = Duration::from_micros(50);
 
@@ -102,7 +104,7 @@ fn wait_in(set: &'static EventSet, call: &Wait<'_>, room: &mut [epoll_event]) ->
         if n < 0 {
             return n;
         }
-        let n = in_core(|| set.without_own(&mut room[..n.cast_unsigned() as usize]));
+        let n = in_core(|| set.after_sleep(room, n.cast_unsigned() as usize));
         if n != 0 {
             return n;
         }
@@ -151,7 +153,9 @@ impl EventSet {
         state.take_announced(self);
         let mut n = 0;
         let has_found = self.has_found.load(Ordering::Acquire);
-        let is_due = asks_kernel || has_found || state.is_kernel_due();
+        // A thread that finds nothing asks the kernel by its sleep.
+        let may_ask = !state.candidates.is_empty() || state.n_quiet < QUIET;
+        let is_due = asks_kernel || has_found || may_ask && state.is_kernel_due();
         let is_rings_turn = std::mem::take(&mut state.is_rings_turn);
         if is_rings_turn {
             // What the kernel knows of members that rings have news of is reported at once.
@@ -203,6 +207,17 @@ impl EventSet {
     fn is_inherited(&self) -> bool {
         let _section = Section::enter();
         self.lock().is_inherited
+    }
+
+    /// Removes this library's own events from the first `taken` of `room`, which a sleep has
+    /// returned; returns how many are left.
+    fn after_sleep(&self, room: &mut [epoll_event], taken: usize) -> usize {
+        let mut state = self.lock();
+        let n = state.without_own(&mut room[..taken]);
+        if taken < room.len() {
+            state.note_kernel_asked(self, n);
+        }
+        n
     }
 
     fn without_own(&self, events: &mut [epoll_event]) -> usize {
@@ -289,10 +304,16 @@ impl State {
                 break;
             }
         }
+        self.note_kernel_asked(set, n);
+        n
+    }
+
+    /// The kernel has been asked, and had `n` events for the program.
+    fn note_kernel_asked(&mut self, set: &EventSet, n: usize) {
+        self.n_quiet = if n == 0 { self.n_quiet.saturating_add(1) } else { 0 };
         // While the kernel has events it is asked by every wait.
         let may_wait = n == 0 && set.is_watching();
         self.kernel_asked = may_wait.then(Instant::now);
-        n
     }
 
     /// Takes this library's own events out of `events`; returns how many are left.

@@ -8,15 +8,18 @@ use super::hello::random;
 use crate::device;
 use crate::error::Error;
 use crate::high_fd::{HighFd, verb};
+use crate::raw;
 use crate::untrusted::{self, PeerSocket};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, recv,
-    sendto, socket_with,
+    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, sendto, socket_with,
 };
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// Rings that one system call takes.
+const AT_ONCE: usize = 4;
 
 /// A thread's doorbell.
 #[derive(Debug)]
@@ -125,17 +128,43 @@ impl SoftBell {
         // Bounded: a hostile sender must not keep this thread here.
         for _ in 0..64 {
             // Descriptors that come with a ring are closed without waiting, here or by the kernel.
-            let is_rung = if self.refuses_descriptors {
-                recv(&self.socket, &mut [0; 1], RecvFlags::DONTWAIT).is_ok()
+            let (is_rung, may_be_more) = if self.refuses_descriptors {
+                let n = self.take_several();
+                (n != 0, n == AT_ONCE)
             } else {
-                untrusted::receive(self.socket.as_fd(), &mut [0; 1]).is_ok()
+                let is_rung = untrusted::receive(self.socket.as_fd(), &mut [0; 1]).is_ok();
+                (is_rung, is_rung)
             };
-            if !is_rung {
+            any |= is_rung;
+            if !may_be_more {
                 break;
             }
-            any = true;
         }
         any
+    }
+
+    /// Takes up to [`AT_ONCE`] rings by one system call; returns how many.
+    fn take_several(&self) -> usize {
+        let mut byte = [0u8; 1];
+        let mut slice = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+        // SAFETY: zeroes are a valid `mmsghdr`: no address, no buffers, no control data.
+        let mut messages: [libc::mmsghdr; AT_ONCE] = unsafe { std::mem::zeroed() };
+        for message in &mut messages {
+            message.msg_hdr.msg_iov = &raw mut slice;
+            message.msg_hdr.msg_iovlen = 1;
+        }
+        // SAFETY: as many headers as are said, each with one live buffer of one byte.
+        let taken = unsafe {
+            raw::syscall!(
+                libc::SYS_recvmmsg,
+                self.socket.as_fd().as_raw_fd(),
+                messages.as_mut_ptr(),
+                AT_ONCE,
+                libc::MSG_DONTWAIT,
+                ptr::null_mut::<libc::timespec>(),
+            )
+        };
+        taken.unwrap_or(0)
     }
 }
 

@@ -7,12 +7,16 @@
 //! the return: where reading it takes a real system call, that is a tenth of a round trip, and
 //! there it is read less often.
 //!
+//! Two ends that both sleep between messages wait for each other's wake-ups, so none of them finds
+//! that spinning would pay. So an end whose waits follow each other closely tries a long spin now
+//! and then: if the other end answers meanwhile, its wake-up was the last.
+//!
 //! A peer behind a device is awaited in the same way. A software device runs on the CPUs of its
 //! users, in threads that a spinning user keeps from running: without the pauses and the yields its
 //! round trips took five times as long.
 
 use once_cell::race::OnceBox;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Longest spin, unless `RSOCK_SPIN_US` says otherwise. Nanoseconds.
@@ -23,6 +27,11 @@ const START_NS: u32 = 10_000;
 const PROBE_NS: u32 = 1_500;
 /// Waits between two such probes.
 const PROBE_EVERY: u32 = 32;
+/// Waits are close if no more than this lies between the beginnings of two. Nanoseconds.
+const CLOSE_NS: u64 = 2 * MAX_NS as u64;
+/// Close waits in a row before a long spin is tried; after each that has not helped, twice as many.
+const FIRST_TRY: u32 = 16;
+const LAST_TRY: u32 = 4096;
 /// `sched_yield` calls between spinning and sleeping.
 const YIELDS: u32 = 12;
 /// Turns before the clock is first read: about a microsecond.
@@ -41,6 +50,12 @@ const MAX_STRETCH: u32 = 4;
 pub(in crate::engine) struct Spin {
     budget_ns: AtomicU32,
     waits: AtomicU32,
+    /// Close waits since the last long spin.
+    n_close: AtomicU32,
+    /// Close waits before the next one.
+    try_after: AtomicU32,
+    /// When the last wait began that did not end at once, in nanoseconds since some moment.
+    began_ns: AtomicU64,
 }
 
 impl Default for Spin {
@@ -51,7 +66,13 @@ impl Default for Spin {
 
 impl Spin {
     const fn new() -> Self {
-        Self { budget_ns: AtomicU32::new(START_NS), waits: AtomicU32::new(0) }
+        Self {
+            budget_ns: AtomicU32::new(START_NS),
+            waits: AtomicU32::new(0),
+            n_close: AtomicU32::new(0),
+            try_after: AtomicU32::new(FIRST_TRY),
+            began_ns: AtomicU64::new(0),
+        }
     }
 
     /// Spins, then yields, until `ready` holds. False if the caller should sleep.
@@ -73,11 +94,22 @@ impl Spin {
         if budget < PROBE_NS && self.is_probe_due() {
             budget = PROBE_NS.min(max);
         }
+        let usual = budget;
+        let is_long_try = budget < max / 2 && self.is_long_try_due(now_ns());
+        if is_long_try {
+            budget = max;
+        }
         if budget != 0
             && let Some(took) = spin_for(budget, &ready)
         {
             self.learn_hit(took);
+            self.try_after.store(FIRST_TRY, Ordering::Relaxed);
             return true;
+        }
+        if is_long_try {
+            budget = usual;
+            let tries = self.try_after.load(Ordering::Relaxed);
+            self.try_after.store(tries.saturating_mul(2).min(LAST_TRY), Ordering::Relaxed);
         }
         for _ in 0..YIELDS {
             rustix::thread::sched_yield();
@@ -98,6 +130,17 @@ impl Spin {
         waits.is_multiple_of(PROBE_EVERY)
     }
 
+    /// Notes a wait that begins at `now`. True if it is to try a long spin.
+    fn is_long_try_due(&self, now: u64) -> bool {
+        let began = self.began_ns.load(Ordering::Relaxed);
+        self.began_ns.store(now, Ordering::Relaxed);
+        let is_close = now.wrapping_sub(began) <= CLOSE_NS;
+        let n = if is_close { self.n_close.load(Ordering::Relaxed).wrapping_add(1) } else { 0 };
+        let is_due = n >= self.try_after.load(Ordering::Relaxed);
+        self.n_close.store(if is_due { 0 } else { n }, Ordering::Relaxed);
+        is_due
+    }
+
     /// Learns from an arrival after about `took`.
     fn learn_hit(&self, took: Duration) {
         let took = u32::try_from(took.as_nanos()).unwrap_or(u32::MAX);
@@ -107,6 +150,13 @@ impl Spin {
         let new = if want > old { want } else { old - (old - want) / 16 };
         self.budget_ns.store(new.min(max_ns()).max(2 * PROBE_NS), Ordering::Relaxed);
     }
+}
+
+/// The monotonic clock, in nanoseconds.
+fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds.wrapping_mul(1_000_000_000).wrapping_add(u64::try_from(now.tv_nsec).unwrap_or(0))
 }
 
 /// Spins until `ready` holds; returns about how long that took, or `None` after `budget`
@@ -223,5 +273,21 @@ mod tests {
         // The arrival is found during the spin: one during a yield would lower the budget.
         assert!(spin.wait(ready_at(2)));
         assert!(budget(&spin) >= PROBE_NS);
+    }
+
+    #[test]
+    fn a_long_spin_is_tried_after_waits_that_follow_each_other_closely() {
+        let spin = with_budget(0);
+        let mut now = 0;
+        let mut waits_until_try = |spin: &Spin, apart: u64| {
+            (1..=2 * FIRST_TRY).find(|_| {
+                now += apart;
+                spin.is_long_try_due(now)
+            })
+        };
+        assert_eq!(waits_until_try(&spin, 2 * CLOSE_NS), None, "these are not close");
+        assert_eq!(waits_until_try(&spin, CLOSE_NS), Some(FIRST_TRY));
+        spin.try_after.store(2 * FIRST_TRY, Ordering::Relaxed);
+        assert_eq!(waits_until_try(&spin, CLOSE_NS), Some(2 * FIRST_TRY));
     }
 }
