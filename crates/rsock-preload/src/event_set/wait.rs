@@ -210,12 +210,18 @@ impl EventSet {
     }
 
     /// Removes this library's own events from the first `taken` of `room`, which a sleep has
-    /// returned; returns how many are left.
+    /// returned, and adds what the rings have, if there are others; returns how many there are.
     fn after_sleep(&self, room: &mut [epoll_event], taken: usize) -> usize {
         let mut state = self.lock();
-        let n = state.without_own(&mut room[..taken]);
+        let mut n = state.without_own(&mut room[..taken]);
         if taken < room.len() {
             state.note_kernel_asked(self, n);
+        }
+        if n != 0 && n < room.len() {
+            // The kernel would report all that is ready by now in one wait.
+            state.turn += 1;
+            state.take_announced(self);
+            n += state.look_at_candidates(self, &mut room[n..]);
         }
         n
     }
