@@ -13,8 +13,11 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Programs with the same seeds always, and as many with others each time.
-const PROGRAMS: u64 = 1_000;
+/// Programs that run each time. Others are for `cargo xtask lockstep --epoll`.
+const PROGRAMS: u64 = 2_000;
+
+/// Seeds of programs that once returned something else with the library.
+const DIFFERED: [u64; 5] = [80_236_391_849_959, 9_113_705, 9_129_675, 9_140_772, 9_148_937];
 
 /// Programs leave out what is known to differ, unless `RSOCK_EPOLL_NET_AVOID` is `nothing`.
 fn avoid() -> Avoid {
@@ -29,14 +32,16 @@ fn net(against: Against) -> EpollNet {
 }
 
 #[test]
-fn programs_with_known_seeds_return_what_they_return_without_the_library() {
-    assert_no_difference(&net(Against::Library), Seeds { first: 0, n: PROGRAMS });
+fn programs_of_chosen_seeds_return_what_they_return_without_the_library() {
+    let seeds = Seeds::given::<EpollNet>().unwrap_or(Seeds { first: 0, n: PROGRAMS });
+    assert_no_difference(&net(Against::Library), seeds);
 }
 
 #[test]
-fn programs_with_fresh_seeds_return_what_they_return_without_the_library() {
-    let seeds = Seeds::given::<EpollNet>().unwrap_or_else(|| Seeds::fresh(PROGRAMS));
-    assert_no_difference(&net(Against::Library), seeds);
+fn programs_that_once_differed_return_what_they_return_without_the_library() {
+    for first in DIFFERED {
+        assert_no_difference(&net(Against::Library), Seeds { first, n: 1 });
+    }
 }
 
 #[test]

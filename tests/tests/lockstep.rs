@@ -18,7 +18,7 @@ fn programs_with_known_seeds_return_what_they_return_without_the_library() {
 }
 
 #[test]
-fn programs_with_fresh_seeds_return_what_they_return_without_the_library() {
+fn programs_of_chosen_seeds_return_what_they_return_without_the_library() {
     let seeds = Seeds::given::<LockstepNet>().unwrap_or_else(|| Seeds::fresh(PROGRAMS));
     assert_no_difference(&LockstepNet::new(), seeds);
 }

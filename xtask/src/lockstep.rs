@@ -25,7 +25,7 @@ pub(crate) fn run(lockstep: &Lockstep) -> Done {
         if *epoll { ("epoll", "RSOCK_EPOLL_NET") } else { ("lockstep", "RSOCK_LOCKSTEP") };
     let mut command = steps::cargo();
     command.args(["test", "--profile", "checked", "--locked", "-p", "rsock-tests"]);
-    command.args(["--test", test, "--", "--nocapture", "fresh_seeds"]);
+    command.args(["--test", test, "--", "--nocapture", "of_chosen_seeds"]);
     command.env(name, format!("{seed}:{programs}")).env("RSOCK_TOOLS", tools::dir());
     steps::run(&mut command)
 }

@@ -379,6 +379,7 @@ impl State {
         handle.pin(FallbackReason::Epoll);
         self.leave_ring(set, number, &handle);
         if let Ok(Some(proxy)) = handle.stream().epoll_proxy(handle.fd()) {
+            set.has_proxies.store(true, Ordering::Release);
             let _ = kernel::add(self.fd, proxy, events & PROXIED, data);
         }
         self.remove(set, number);

@@ -53,6 +53,9 @@ pub(crate) struct EventSet {
     n_watched: AtomicU32,
     /// Whether descriptors of this library are in it.
     has_own_fds: AtomicBool,
+    /// Whether members that the kernel alone watches have proxies in it: two descriptors with the
+    /// same data, of which the program is to see one event.
+    has_proxies: AtomicBool,
     /// Threads that sleep in the kernel, or are about to.
     n_sleepers: AtomicU32,
     /// Members whose streams have found their peers since the last wait.
@@ -242,7 +245,16 @@ fn in_core(f: impl FnOnce() -> usize) -> c_int {
 
 /// Whether a wait for the set takes more than the kernel.
 pub(crate) fn needs_library(set: &EventSet) -> bool {
-    set.has_own_fds.load(Ordering::Acquire) || set.has_found.load(Ordering::Acquire)
+    set.has_own_fds.load(Ordering::Acquire)
+        || set.has_found.load(Ordering::Acquire)
+        || set.has_proxies.load(Ordering::Acquire)
+}
+
+/// The proxy of a stream or of a listener has been added to the set that `fd` names.
+pub(crate) fn note_proxy(fd: c_int) {
+    if let Some(set) = find(fd) {
+        set.has_proxies.store(true, Ordering::Release);
+    }
 }
 
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -256,6 +268,7 @@ impl EventSet {
             n_descriptors: AtomicU32::new(0),
             n_watched: AtomicU32::new(0),
             has_own_fds: AtomicBool::new(false),
+            has_proxies: AtomicBool::new(false),
             n_sleepers: AtomicU32::new(0),
             found: Mutex::default(),
             has_found: AtomicBool::new(false),
@@ -299,6 +312,7 @@ impl State {
         self.own_fds = None;
         self.is_inherited = false;
         set.has_own_fds.store(false, Ordering::Release);
+        set.has_proxies.store(false, Ordering::Release);
         self.kernel_asked = None;
         set.n_watched.store(0, Ordering::Release);
     }

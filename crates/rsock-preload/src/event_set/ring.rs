@@ -286,7 +286,10 @@ impl State {
         if let Some(set) = member.set {
             let (mut is_ready, mut n_news) = set.look();
             let mut in_kernel = kernel::is_readable(set.fd);
-            if in_kernel && !is_ready {
+            for _ in 0..MOST_LOOKS_AGAIN {
+                if is_ready || !in_kernel {
+                    break;
+                }
                 // The look itself may have led to events of this library's own.
                 (is_ready, n_news) = set.look();
                 in_kernel = kernel::is_readable(set.fd);
@@ -406,6 +409,9 @@ impl State {
     }
 }
 
+/// So often a set among the members is looked at again to learn whether only events of this
+/// library's own make it readable.
+const MOST_LOOKS_AGAIN: usize = 3;
 const EDGE: u32 = libc::EPOLLET.cast_unsigned();
 const ONE_SHOT: u32 = libc::EPOLLONESHOT.cast_unsigned();
 /// What remains of the events of a one-shot watch that has reported.

@@ -61,13 +61,33 @@ pub(crate) unsafe fn wait(set: &'static EventSet, call: &Wait<'_>) -> c_int {
     }
     // The program's buffer gets the events that are returned and no others.
     let mut room = [epoll_event { events: 0, u64: 0 }; MOST];
-    let n = wait_in(set, call, &mut room[..call.room.min(MOST)]);
+    let mut n = wait_in(set, call, &mut room[..call.room.min(MOST)]);
+    if n > 1 && set.has_proxies.load(Ordering::Acquire) {
+        n = merge(&mut room[..n.cast_unsigned() as usize]);
+    }
     let len = usize::try_from(n).unwrap_or(0) * size_of::<epoll_event>();
     // SAFETY: the caller's promise.
     if len != 0 && !unsafe { fault::copy(room.as_ptr().cast(), call.events.cast(), len) } {
         return errno::fail_int(libc::EFAULT);
     }
     n
+}
+
+/// Makes one event of those with the same data, which are a descriptor's and its proxy's. Returns
+/// how many are left.
+fn merge(events: &mut [epoll_event]) -> c_int {
+    let mut kept = 0;
+    for i in 0..events.len() {
+        let event = events[i];
+        let same = events[..kept].iter_mut().find(|other| { other.u64 } == event.u64);
+        if let Some(other) = same {
+            other.events |= event.events;
+        } else {
+            events[kept] = event;
+            kept += 1;
+        }
+    }
+    c_int::try_from(kept).unwrap_or(c_int::MAX)
 }
 
 fn wait_in(set: &'static EventSet, call: &Wait<'_>, room: &mut [epoll_event]) -> c_int {
@@ -216,6 +236,8 @@ impl EventSet {
         let mut n = state.without_own(&mut room[..taken]);
         if taken < room.len() {
             state.note_kernel_asked(self, n);
+        } else if n != 0 && n < taken {
+            n = state.take_from_kernel(self, room, n);
         }
         if n != 0 && n < room.len() {
             // The kernel would report all that is ready by now in one wait.
@@ -273,7 +295,7 @@ impl State {
         let found = if has_found { std::mem::take(&mut *lock(&set.found)) } else { Vec::new() };
         let before = |&number: &u32| self.before_ring(number).map(|before| (number, before));
         let found: Vec<_> = found.iter().filter_map(before).collect();
-        let n = self.take_from_kernel(set, room);
+        let n = self.take_from_kernel(set, room, 0);
         if has_found && n == room.len() {
             // There may be more.
             lock(&set.found).extend(found.iter().map(|(number, _)| number));
@@ -289,8 +311,13 @@ impl State {
         n
     }
 
-    fn take_from_kernel(&mut self, set: &EventSet, room: &mut [epoll_event]) -> usize {
-        let mut n = 0;
+    /// Adds the kernel's events to the first `n` of `room`; returns how many there are then.
+    fn take_from_kernel(
+        &mut self,
+        set: &EventSet,
+        room: &mut [epoll_event],
+        mut n: usize,
+    ) -> usize {
         // Each of this library's own two events may have taken the place of another.
         for _ in 0..3 {
             let (first, more) = room.split_at_mut(n);

@@ -135,6 +135,9 @@ fn follow(set: c_int, op: c_int, fd: c_int, asked: Option<&epoll_event>) -> Resu
     let Some(proxy) = epoll_proxy(fd)? else { return Ok(()) };
     let mut event = asked.map(|e| epoll_event { events: e.events & PROXIED, u64: e.u64 });
     let event = event.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
+    if op == libc::EPOLL_CTL_ADD && !fdtable::datagrams::is_udp(fd) {
+        event_set::note_proxy(set);
+    }
     // SAFETY: `event` is null or points to a live value.
     if unsafe { next::epoll_ctl(set, op, proxy, event) } == 0 {
         return Ok(());
