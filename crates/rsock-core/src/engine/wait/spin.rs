@@ -34,6 +34,10 @@ const FIRST_TRY: u32 = 16;
 const LAST_TRY: u32 = 4096;
 /// `sched_yield` calls between spinning and sleeping.
 const YIELDS: u32 = 12;
+/// After so many waits in a row whose yields have not helped, only every [`YIELD_EVERY`]th yields:
+/// both ends have CPUs of their own, and each yield is a system call.
+const USELESS_YIELDS: u32 = 8;
+const YIELD_EVERY: u32 = 16;
 /// Turns before the clock is first read: about a microsecond.
 const FREE_TURNS: u32 = 64;
 /// Turns of the spin loop between two readings of the clock.
@@ -54,6 +58,8 @@ pub(in crate::engine) struct Spin {
     n_close: AtomicU32,
     /// Close waits before the next one.
     try_after: AtomicU32,
+    /// Waits in a row that yields have not ended.
+    n_without_yield: AtomicU32,
     /// When the last wait began that did not end at once, in nanoseconds since some moment.
     began_ns: AtomicU64,
 }
@@ -71,6 +77,7 @@ impl Spin {
             waits: AtomicU32::new(0),
             n_close: AtomicU32::new(0),
             try_after: AtomicU32::new(FIRST_TRY),
+            n_without_yield: AtomicU32::new(0),
             began_ns: AtomicU64::new(0),
         }
     }
@@ -111,16 +118,24 @@ impl Spin {
             let tries = self.try_after.load(Ordering::Relaxed);
             self.try_after.store(tries.saturating_mul(2).min(LAST_TRY), Ordering::Relaxed);
         }
-        for _ in 0..YIELDS {
+        for _ in 0..self.n_yields() {
             rustix::thread::sched_yield();
             if ready() {
                 // The peer answered once it got this CPU: spinning kept it from running.
                 self.budget_ns.store(budget / 2, Ordering::Relaxed);
+                self.n_without_yield.store(0, Ordering::Relaxed);
                 return true;
             }
         }
         self.budget_ns.store(budget / 4 * 3, Ordering::Relaxed);
         false
+    }
+
+    /// Counts a wait that spinning has not ended; returns how often it is to yield.
+    fn n_yields(&self) -> u32 {
+        let n = self.n_without_yield.load(Ordering::Relaxed).wrapping_add(1);
+        self.n_without_yield.store(n, Ordering::Relaxed);
+        if n <= USELESS_YIELDS || n.is_multiple_of(YIELD_EVERY) { YIELDS } else { 0 }
     }
 
     /// Counts a wait. True if it is to try spinning again.
@@ -247,6 +262,19 @@ mod tests {
         let spin = with_budget(0);
         assert!(spin.wait(ready_at(YIELDS)));
         assert_eq!(budget(&spin), 0);
+    }
+
+    #[test]
+    fn yields_that_never_help_become_rare_and_come_back_when_one_does() {
+        let spin = with_budget(0);
+        for _ in 0..USELESS_YIELDS {
+            assert_eq!(spin.n_yields(), YIELDS);
+        }
+        let all = (0..2 * YIELD_EVERY).map(|_| spin.n_yields());
+        assert_eq!(all.filter(|&n| n != 0).count(), 2);
+        spin.n_without_yield.store(YIELD_EVERY - 1, Ordering::Relaxed);
+        assert!(spin.wait(ready_at(YIELDS)));
+        assert_eq!(spin.n_yields(), YIELDS);
     }
 
     #[test]
