@@ -8,8 +8,10 @@
 //! there it is read less often.
 //!
 //! Two ends that both sleep between messages wait for each other's wake-ups, so none of them finds
-//! that spinning would pay. So an end whose waits follow each other closely tries a long spin now
-//! and then: if the other end answers meanwhile, its wake-up was the last.
+//! that spinning would pay. So an end whose waits follow each other closely tries long spins now
+//! and then, of twice the usual limit: that includes the wake-up of the peer. If the peer answers
+//! meanwhile, this end goes on for some waits, in which its own answers come without a wake-up; so
+//! the peer, when it tries a spin, finds that spinning pays for it, and sleeps no more either.
 //!
 //! A peer behind a device is awaited in the same way. A software device runs on the CPUs of its
 //! users, in threads that a spinning user keeps from running: without the pauses and the yields its
@@ -28,10 +30,12 @@ const PROBE_NS: u32 = 1_500;
 /// Waits between two such probes.
 const PROBE_EVERY: u32 = 32;
 /// Waits are close if no more than this lies between the beginnings of two. Nanoseconds.
-const CLOSE_NS: u64 = 2 * MAX_NS as u64;
+const CLOSE_NS: u64 = 4 * MAX_NS as u64;
 /// Close waits in a row before a long spin is tried; after each that has not helped, twice as many.
 const FIRST_TRY: u32 = 16;
 const LAST_TRY: u32 = 4096;
+/// Long spins in a row, as long as they help: enough for the peer to try one meanwhile.
+const LONG_SPINS: u32 = 4 * FIRST_TRY;
 /// `sched_yield` calls between spinning and sleeping.
 const YIELDS: u32 = 12;
 /// After so many waits in a row whose yields have not helped, only every [`YIELD_EVERY`]th yields:
@@ -58,6 +62,8 @@ pub(in crate::engine) struct Spin {
     n_close: AtomicU32,
     /// Close waits before the next one.
     try_after: AtomicU32,
+    /// Long spins that are left.
+    n_long: AtomicU32,
     /// Waits in a row that yields have not ended.
     n_without_yield: AtomicU32,
     /// When the last wait began that did not end at once, in nanoseconds since some moment.
@@ -77,6 +83,7 @@ impl Spin {
             waits: AtomicU32::new(0),
             n_close: AtomicU32::new(0),
             try_after: AtomicU32::new(FIRST_TRY),
+            n_long: AtomicU32::new(0),
             n_without_yield: AtomicU32::new(0),
             began_ns: AtomicU64::new(0),
         }
@@ -101,23 +108,19 @@ impl Spin {
         if budget < PROBE_NS && self.is_probe_due() {
             budget = PROBE_NS.min(max);
         }
-        let usual = budget;
-        let is_long_try = budget < max / 2 && self.is_long_try_due(now_ns());
-        if is_long_try {
-            budget = max;
+        if budget < max / 2 && self.is_long_try_due(now_ns()) {
+            self.n_long.store(LONG_SPINS, Ordering::Relaxed);
         }
-        if budget != 0
-            && let Some(took) = spin_for(budget, &ready)
+        let n_long = self.n_long.load(Ordering::Relaxed);
+        let longest = if n_long == 0 { budget } else { max.saturating_mul(2) };
+        if longest != 0
+            && let Some(took) = spin_for(longest, &ready)
         {
             self.learn_hit(took);
-            self.try_after.store(FIRST_TRY, Ordering::Relaxed);
+            self.n_long.store(n_long.saturating_sub(1), Ordering::Relaxed);
             return true;
         }
-        if is_long_try {
-            budget = usual;
-            let tries = self.try_after.load(Ordering::Relaxed);
-            self.try_after.store(tries.saturating_mul(2).min(LAST_TRY), Ordering::Relaxed);
-        }
+        self.n_long.store(0, Ordering::Relaxed);
         for _ in 0..self.n_yields() {
             rustix::thread::sched_yield();
             if ready() {
@@ -151,7 +154,13 @@ impl Spin {
         self.began_ns.store(now, Ordering::Relaxed);
         let is_close = now.wrapping_sub(began) <= CLOSE_NS;
         let n = if is_close { self.n_close.load(Ordering::Relaxed).wrapping_add(1) } else { 0 };
-        let is_due = n >= self.try_after.load(Ordering::Relaxed);
+        let tries_after = self.try_after.load(Ordering::Relaxed);
+        let is_due = n >= tries_after;
+        if is_due {
+            // Until a spin of the usual length helps.
+            let next = tries_after.saturating_mul(2).min(LAST_TRY);
+            self.try_after.store(next, Ordering::Relaxed);
+        }
         self.n_close.store(if is_due { 0 } else { n }, Ordering::Relaxed);
         is_due
     }
@@ -159,6 +168,9 @@ impl Spin {
     /// Learns from an arrival after about `took`.
     fn learn_hit(&self, took: Duration) {
         let took = u32::try_from(took.as_nanos()).unwrap_or(u32::MAX);
+        if took <= max_ns() {
+            self.try_after.store(FIRST_TRY, Ordering::Relaxed);
+        }
         let old = self.budget_ns.load(Ordering::Relaxed);
         // Room for three times the usual wait, approached slowly from above.
         let want = took.saturating_mul(3).clamp(PROBE_NS, MAX_NS);
@@ -265,6 +277,16 @@ mod tests {
     }
 
     #[test]
+    fn long_spins_go_on_while_they_help() {
+        let spin = with_budget(0);
+        spin.n_long.store(LONG_SPINS, Ordering::Relaxed);
+        assert!(spin.wait(ready_at(FREE_TURNS)));
+        assert_eq!(spin.n_long.load(Ordering::Relaxed), LONG_SPINS - 1);
+        assert!(!spin.wait(|| false));
+        assert_eq!(spin.n_long.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
     fn yields_that_never_help_become_rare_and_come_back_when_one_does() {
         let spin = with_budget(0);
         for _ in 0..USELESS_YIELDS {
@@ -315,7 +337,6 @@ mod tests {
         };
         assert_eq!(waits_until_try(&spin, 2 * CLOSE_NS), None, "these are not close");
         assert_eq!(waits_until_try(&spin, CLOSE_NS), Some(FIRST_TRY));
-        spin.try_after.store(2 * FIRST_TRY, Ordering::Relaxed);
         assert_eq!(waits_until_try(&spin, CLOSE_NS), Some(2 * FIRST_TRY));
     }
 }
