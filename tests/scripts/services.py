@@ -1,4 +1,4 @@
-"""Clients and a server over asyncio, which waits in epoll: `services.py PART PORT`.
+"""Clients and a server over asyncio, which waits in epoll: `services.py PART PORT LAST [HOST]`.
 
 Each client talks on several connections at once, and compares every byte of the answers. It ends
 when it has got through ROUNDS rounds on each, or, with more than zero seconds, after that time.
@@ -11,6 +11,7 @@ import time
 
 CONNECTIONS = 8
 ROUNDS = 150
+HOST = sys.argv[4] if len(sys.argv) > 4 else "127.0.0.1"
 SIZES = [1, 7, 100, 1024, 4096, 5000, 16384, 70000]
 
 
@@ -65,7 +66,7 @@ async def echo(reader, writer, name, data):
 
 
 async def talk(part, port, number, until):
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection(HOST, port)
     done = 0
     while done < ROUNDS or time.monotonic() < until:
         name = f"{number}.{done % ROUNDS}"
@@ -88,7 +89,7 @@ async def serve(port):
             await writer.drain()
         writer.close()
 
-    server = await asyncio.start_server(on_connection, "127.0.0.1", port)
+    server = await asyncio.start_server(on_connection, HOST, port)
     async with server:
         await server.serve_forever()
 

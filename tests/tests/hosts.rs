@@ -376,6 +376,27 @@ fn netperf() {
     }
 }
 
+/// The arguments of `tests/scripts/services.py`.
+fn services_script(part: &str, last: &str) -> String {
+    format!("{}/scripts/services.py {part} PORT {last} IP", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The client waits in epoll for several connections at once, and compares every byte.
+fn services(name: &'static str, server: [&str; 2], ports: Range<u16>, part: &str) {
+    programs(name, server, ports, &[&format!("python3 {}", services_script(part, "LONG"))]);
+}
+
+#[test]
+fn asyncio_uses_rdma_although_it_waits_in_epoll() {
+    services("asyncio", ["python3", &services_script("server", "0")], 7600..7601, "echo");
+}
+
+#[test]
+fn redis_uses_rdma_although_it_waits_in_epoll() {
+    let arguments = "--bind IP --port PORT --protected-mode no";
+    services("redis", ["redis-server", arguments], 6379..6380, "redis");
+}
+
 /// A port for each try: a server closes its listener after a test, and resets connections that are
 /// not accepted by then.
 #[test]

@@ -32,6 +32,11 @@ impl Mark {
         self.0.map_or(0, |mark| Self::KNOWN | u64::from(mark))
     }
 
+    /// The mark of a stream that has a path.
+    pub(super) fn of(mark: u32) -> Self {
+        Self(Some(mark))
+    }
+
     /// Back from [`Self::to_bits`].
     #[must_use]
     pub fn from_bits(bits: u64) -> Self {

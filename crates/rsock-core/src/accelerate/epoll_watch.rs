@@ -7,11 +7,12 @@
 
 #![forbid(unsafe_code)]
 
+use crate::Doorbell;
 use crate::accelerate::offsets;
 use crate::accelerate::path::Path;
 use crate::accelerate::poll_state::{INPUT, OUTPUT};
 use crate::accelerate::state::{FLAG_HELD_ON_TCP, FLAG_TX_SHUT};
-use crate::accelerate::{AcceleratedStream, PATIENCE};
+use crate::accelerate::{AcceleratedStream, Changed, Mark, PATIENCE};
 use crate::engine::spin_on;
 use crate::interrupt::Section;
 use crate::sys;
@@ -19,10 +20,10 @@ use rsock_proto::event_set::{Events, News, ReadinessSnapshot};
 use rsock_verbs::Error;
 use rsock_verbs::soft::{ReadyNumber, SoftReadySet};
 use rustix::event::PollFlags;
-use rustix::fd::{AsRawFd, BorrowedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::io;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A number by which the caller of [`AcceleratedStream::hold_on_tcp`] knows its watch; not zero.
@@ -62,6 +63,30 @@ impl WatchSlot {
 /// A stream's place in a ready set: see [`AcceleratedStream::watch_by`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingWatch(pub ReadyNumber);
+
+/// The doorbell by which an epoll set watches a stream between hosts: its descriptor is readable
+/// when something has happened to the stream.
+#[derive(Debug)]
+pub struct RemoteWatch {
+    bell: Doorbell,
+    is_armed: AtomicBool,
+    connection: Option<RawFd>,
+}
+
+impl RemoteWatch {
+    /// The descriptor of the connection, which is readable when the peer's host or the device ends
+    /// it. It is open as long as the stream.
+    #[must_use]
+    pub fn connection_fd(&self) -> Option<RawFd> {
+        self.connection
+    }
+}
+
+impl AsFd for RemoteWatch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
 
 /// What holds of a stream.
 #[derive(Clone, Copy, Debug)]
@@ -147,6 +172,62 @@ impl AcceleratedStream {
             let _section = Section::enter();
             stream.unwatch(set, watch.0);
         }
+    }
+
+    /// A watch of a stream between hosts. `None` if the peer is on this host.
+    ///
+    /// # Errors
+    /// When descriptors or memory run out (`EMFILE`, `ENFILE`, `ENOMEM`).
+    pub fn watch_remote(&self) -> io::Result<Option<RemoteWatch>> {
+        let Some(path) = self.path().filter(|path| path.is_remote()) else { return Ok(None) };
+        let _section = Section::enter();
+        let (bell, is_armed) = (path.create_doorbell()?, AtomicBool::new(false));
+        Ok(Some(RemoteWatch { bell, is_armed, connection: path.connection_fd() }))
+    }
+
+    /// Ends what [`Self::announce_next_to`] has begun. While the stream is in use, its own calls
+    /// would ring the doorbell.
+    pub fn pause_remote(&self, watch: &RemoteWatch) {
+        if watch.is_armed.swap(false, Ordering::AcqRel) {
+            self.disarm(&watch.bell);
+        }
+    }
+
+    /// Has `watch` become readable with the next thing that happens after `mark`. Returns for how
+    /// long a thread may sleep until the stream is to be looked at again, without a limit if none:
+    /// whether what was sent has arrived, and whether the peer lives.
+    ///
+    /// # Errors
+    /// Not an error: something has happened already.
+    pub fn announce_next_to(
+        &self,
+        watch: &RemoteWatch,
+        mark: u32,
+    ) -> Result<Option<Duration>, Changed> {
+        self.pause_remote(watch);
+        watch.bell.drain();
+        let Some(path) = self.path() else { return Ok(None) };
+        let check_after = {
+            let _section = Section::enter();
+            path.check_after()
+        };
+        if !self.arm(&watch.bell, Mark::of(mark)) {
+            return Err(Changed);
+        }
+        watch.is_armed.store(true, Ordering::Release);
+        Ok(check_after)
+    }
+
+    /// Whether something has happened on the ring after `mark`.
+    #[must_use]
+    pub fn has_changed_since(&self, mark: u32) -> bool {
+        self.has_changed(Mark::of(mark))
+    }
+
+    /// To be called when [`RemoteWatch::connection_fd`] has become readable.
+    pub fn note_connection(&self, fd: BorrowedFd<'_>) {
+        let _section = Section::enter();
+        self.on_auxiliary_ready(fd);
     }
 
     /// Has the ready set told of the next thing that happens after `mark`. False if something has

@@ -71,7 +71,7 @@ mod verify;
 pub use crate::metrics::FallbackReason;
 pub use async_wait::Mark;
 pub use channels::{Channel, Channels};
-pub use epoll_watch::{EpollState, RingWatch, WatchId, on_path_found, spin_until};
+pub use epoll_watch::{EpollState, RemoteWatch, RingWatch, WatchId, on_path_found, spin_until};
 pub use halt::Halt;
 pub use handoff::{Claim, Need};
 pub use native_peer::{NativeListener, NativeStream};

@@ -350,6 +350,15 @@ impl Path {
         }
     }
 
+    /// After this time a thread that sleeps with a doorbell has to check whether what was sent has
+    /// arrived, and whether the peer lives.
+    pub(super) fn check_after(&self) -> Option<Duration> {
+        match self {
+            Self::Soft(_) => None,
+            Self::Rdma(rdma) => rdma.stream.check_after(),
+        }
+    }
+
     /// Undoes [`Self::arm_persistent`].
     pub(super) fn disarm(&self, bell: &Doorbell) {
         match (self, bell.kind()) {

@@ -29,11 +29,17 @@ impl<B: Backend> QpStream<B> {
     /// changed already. The caller polls the bell's descriptor, with others, while the result
     /// lives.
     pub fn arm<'a>(&'a self, bell: &'a B::Bell, mark: u32) -> Option<Armed<'a, B>> {
-        let check_after = [self.check_delivery(), self.keep_alive()].into_iter().flatten().min();
+        let check_after = self.check_after();
         let waiting = WaiterGuard::new(&self.ring.shared.mail);
         let has_bell = self.resources.cq.arm(bell);
         let armed = Armed { stream: self, bell, has_bell, check_after, _waiting: waiting };
         if self.has_changed(mark) { None } else { Some(armed) }
+    }
+
+    /// Checks whether what was sent has arrived, and whether the peer lives. Returns after which
+    /// time a thread that sleeps has to check again.
+    pub(crate) fn check_after(&self) -> Option<Duration> {
+        [self.check_delivery(), self.keep_alive()].into_iter().flatten().min()
     }
 
     /// Arms `bell` until [`Self::disarm`]: for a descriptor in an epoll set of the program. False

@@ -1,6 +1,6 @@
 //! `epoll_ctl` on sets that this process has made, for descriptors that are streams.
 
-use super::members::{Member, split, watch_id};
+use super::members::{AnnouncedBy, Member, split, watch_id};
 use super::own_fds::OwnEvent;
 use super::{EventSet, PolledEventSet, State, kernel, sets_of, stream_of};
 use crate::epoll_interest::PROXIED;
@@ -242,7 +242,8 @@ impl State {
         let number = self.members.insert(Member::new(fd, event, None));
         watched::note(fd, watch_id(set.number, number));
         let now = self.before_ring(number);
-        if now.is_none_or(|now| self.begin_watch(set, number, &now, None).is_none()) {
+        if now.is_none_or(|now| self.begin_watch(set, number, &now, AnnouncedBy::Nothing).is_none())
+        {
             self.remove(set, number);
             return None;
         }
@@ -275,7 +276,7 @@ impl State {
     fn delete(&mut self, set: &'static EventSet, number: u32) -> io::Result<()> {
         let Some(member) = self.members.get_mut(number) else { return Ok(()) };
         match &member.ring {
-            Some(ring) if ring.place.is_some() => {
+            Some(ring) if ring.announced_by.is_any() => {
                 member.is_deleted = true;
                 set.n_watched.fetch_sub(1, Ordering::AcqRel);
                 return Ok(());
@@ -391,7 +392,7 @@ impl State {
     fn rename(&mut self, set: &EventSet, number: u32, from: RawFd, to: RawFd) -> bool {
         let Some(own_fds) = self.own_fds.clone() else { return false };
         // What the kernel has told of so far is not lost.
-        own_fds.take_socket_events(|number| self.note_socket_event(number));
+        own_fds.take_socket_events(|event| self.note_socket_event(event));
         own_fds.unwatch_socket(from);
         self.members.rename(number, to);
         self.members.have_shared_numbers = true;

@@ -2,7 +2,7 @@
 
 use super::PolledEventSet;
 use libc::{c_int, epoll_event};
-use rsock_core::accelerate::{EpollState, RingWatch, WatchId};
+use rsock_core::accelerate::{EpollState, RemoteWatch, RingWatch, WatchId};
 use rsock_proto::event_set::{News, ReadinessSnapshot, Watch};
 use std::collections::HashMap;
 
@@ -51,9 +51,7 @@ impl Member {
 /// A member that the library watches.
 pub(super) struct OnRing {
     pub(super) watch: Watch,
-    /// Its place in the ready set. Without one it is looked at again and again: a stream that has
-    /// another watch is on its way back to TCP.
-    pub(super) place: Option<RingWatch>,
+    pub(super) announced_by: AnnouncedBy,
     pub(super) news: NewsCounter,
     /// Whether the socket has to be asked at every look.
     pub(super) asks_socket: bool,
@@ -67,6 +65,33 @@ pub(super) struct OnRing {
     pub(super) kernel_news_in_set: u32,
     /// The news that it had when [`State::n_news`](super::State) counted it last.
     pub(super) counted: Option<News>,
+}
+
+/// How the set learns of what happens to a member on its ring.
+#[derive(Debug)]
+pub(super) enum AnnouncedBy {
+    /// Its place in the ready set.
+    ReadySet(RingWatch),
+    /// A doorbell of its own, of a stream between hosts, and the last mark.
+    Doorbell { watch: RemoteWatch, mark: u32 },
+    /// Not at all, so it is looked at again and again: a stream that has another watch is on its
+    /// way back to TCP. Sets tell by other means.
+    Nothing,
+}
+
+impl AnnouncedBy {
+    /// The place in the ready set.
+    pub(super) fn place(&self) -> Option<RingWatch> {
+        match self {
+            Self::ReadySet(place) => Some(*place),
+            Self::Doorbell { .. } | Self::Nothing => None,
+        }
+    }
+
+    /// Whether there are announcements.
+    pub(super) fn is_any(&self) -> bool {
+        !matches!(self, Self::Nothing)
+    }
 }
 
 /// Counts what happens to a stream, from one state to the next.
@@ -159,6 +184,8 @@ pub(super) struct Members {
     by_place: Vec<u32>,
     /// Members that are sets.
     sets: Vec<u32>,
+    /// Members that doorbells of their own announce: streams between hosts.
+    pub(super) remote: Vec<u32>,
     /// Whether several members may have the same number: see [`Member::is_renamed`].
     pub(super) have_shared_numbers: bool,
 }
@@ -183,6 +210,7 @@ impl Members {
         if member.set.is_some() {
             self.sets.retain(|&other| other != number);
         }
+        self.remote.retain(|&other| other != number);
         if !member.is_renamed {
             self.by_fd.remove(&member.fd);
         }
@@ -264,7 +292,8 @@ impl Members {
     /// The member at `place`, which may be outdated.
     pub(super) fn at_place(&self, place: RingWatch) -> Option<u32> {
         let number = *self.by_place.get(place.0.0 as usize)?;
-        self.get(number)?.ring.as_ref().filter(|ring| ring.place == Some(place)).map(|_| number)
+        let ring = self.get(number)?.ring.as_ref()?;
+        (ring.announced_by.place() == Some(place)).then_some(number)
     }
 }
 

@@ -40,7 +40,7 @@ use std::collections::VecDeque;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// An epoll set that this process made by a hooked call. It lives for ever: when the program has
 /// closed it, it serves for the next one.
@@ -91,8 +91,10 @@ struct State {
     impatient: Vec<u32>,
     /// Counts waits.
     turn: u64,
+    /// When streams between hosts are to be looked at, although nothing announces them.
+    check_at: Option<Instant>,
     /// When the kernel was asked last.
-    kernel_asked: Option<std::time::Instant>,
+    kernel_asked: Option<Instant>,
     /// Looks at the kernel in a row that found nothing for the program.
     n_quiet: u32,
     /// The process has it from its parent, to which the own descriptors belong.
@@ -303,6 +305,7 @@ impl State {
         set.has_found.store(false, Ordering::Release);
         self.candidates.clear();
         self.impatient.clear();
+        self.check_at = None;
         self.has_left_ring = false;
         self.is_rings_turn = false;
         if self.is_inherited {

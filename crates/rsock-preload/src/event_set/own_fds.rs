@@ -43,6 +43,34 @@ fn own_data() -> u64 {
     }
 }
 
+/// What the socket watch tells of a member.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tells {
+    /// Its socket has an event.
+    Socket,
+    /// Something has happened on the ring of a stream between hosts.
+    Doorbell,
+    /// The device or the peer's host may have ended the connection.
+    Connection,
+}
+
+impl Tells {
+    fn data(self, member: u32) -> u64 {
+        (self as u64) << 32 | u64::from(member)
+    }
+
+    fn of(data: u64) -> (u32, Self) {
+        #[expect(clippy::cast_possible_truncation, reason = "each half is meant")]
+        let (tells, member) = ((data >> 32) as u32, data as u32);
+        let tells = match tells {
+            0 => Self::Socket,
+            1 => Self::Doorbell,
+            _ => Self::Connection,
+        };
+        (member, tells)
+    }
+}
+
 /// An event of this library's own.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum OwnEvent {
@@ -94,24 +122,34 @@ impl OwnFds {
     /// # Errors
     /// As `epoll_ctl(2)`.
     pub(super) fn watch_socket(&self, fd: RawFd, member: u32) -> io::Result<()> {
-        match kernel::add(self.sockets.as_fd().as_raw_fd(), fd, OF_SOCKET, member.into()) {
+        let data = Tells::Socket.data(member);
+        match kernel::add(self.sockets.as_fd().as_raw_fd(), fd, OF_SOCKET, data) {
             Err(e) if e.raw_os_error() == Some(libc::EEXIST) => Ok(()),
             done => done,
         }
     }
 
-    /// Ends [`Self::watch_socket`].
+    /// Watches a descriptor beside the socket of a member, which `tells` of its ring or of its
+    /// connection, until that is closed or [`Self::unwatch_socket`] is called.
+    ///
+    /// # Errors
+    /// As `epoll_ctl(2)`.
+    pub(super) fn watch_beside(&self, fd: RawFd, member: u32, tells: Tells) -> io::Result<()> {
+        kernel::add(self.sockets.as_fd().as_raw_fd(), fd, IN | EDGE, tells.data(member))
+    }
+
+    /// Ends [`Self::watch_socket`] and [`Self::watch_beside`].
     pub(super) fn unwatch_socket(&self, fd: RawFd) {
         let _ = kernel::remove(self.sockets.as_fd().as_raw_fd(), fd);
     }
 
-    /// Calls `found` with each member whose socket has an event.
-    pub(super) fn take_socket_events(&self, mut found: impl FnMut(u32)) {
+    /// Calls `found` with each member of which the socket watch tells something.
+    pub(super) fn take_socket_events(&self, mut found: impl FnMut((u32, Tells))) {
         const ROOM: usize = 64;
         let mut events = [epoll_event { events: 0, u64: 0 }; ROOM];
         while let Ok(n) = kernel::take(self.sockets.as_fd().as_raw_fd(), &mut events) {
             for event in &events[..n] {
-                found(u32::try_from(event.u64).unwrap_or(u32::MAX));
+                found(Tells::of(event.u64));
             }
             if n < ROOM {
                 break;

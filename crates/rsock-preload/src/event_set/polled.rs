@@ -1,7 +1,7 @@
 //! An epoll set among the descriptors of `poll` and `select`, and as a member of another set.
 
 use super::ring::Found;
-use super::{BRIEFLY, EventSet, PolledEventSet, State, in_core};
+use super::{EventSet, PolledEventSet, State, in_core};
 use rsock_core::accelerate::{Changed, PolledSet};
 use rsock_core::interrupt::Section;
 use rustix::fd::RawFd;
@@ -50,7 +50,7 @@ impl PolledSet for PolledEventSet {
         let state = self.set.lock();
         let is_quiet =
             state.candidates.is_empty() && state.own_fds.as_ref().is_none_or(|own| own.ready.arm());
-        if is_quiet { Ok((!state.impatient.is_empty()).then_some(BRIEFLY)) } else { Err(Changed) }
+        if is_quiet { Ok(state.longest_sleep()) } else { Err(Changed) }
     }
 }
 
@@ -62,7 +62,7 @@ impl State {
         self.take_announced(set);
         if let Some(own_fds) = self.own_fds.clone() {
             own_fds.ready.drain();
-            own_fds.take_socket_events(|number| self.note_socket_event(number));
+            own_fds.take_socket_events(|event| self.note_socket_event(event));
         }
         let mut is_ready = false;
         for _ in 0..self.candidates.len() {

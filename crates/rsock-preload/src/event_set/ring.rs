@@ -1,17 +1,19 @@
 //! Members that the library watches: how the watch begins, looks, and ends.
 
-use super::members::{NewsCounter, OnRing};
-use super::own_fds::OwnFds;
+use super::members::{AnnouncedBy, NewsCounter, OnRing};
+use super::own_fds::{OwnFds, Tells};
 use super::{EventSet, State, kernel, stream_of};
 use crate::epoll_interest;
 use crate::log;
 use crate::slot::Handle;
 use libc::epoll_event;
-use rsock_core::accelerate::{AcceleratedStream, EpollState, FallbackReason, RingWatch, StreamRef};
+use rsock_core::accelerate::{AcceleratedStream, EpollState, FallbackReason, StreamRef};
 use rsock_proto::event_set::{Events, News, Place, ReadinessSnapshot, Watch};
+use rustix::fd::{AsFd, AsRawFd};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// What a look at a member is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -89,13 +91,22 @@ impl State {
         let is_spent = !begins_anew
             && events & ONE_SHOT != 0
             && epoll_interest::is_spent(self.fd, handle.fd());
-        let place = stream.watch_by(&own_fds.ready).ok()??;
-        if self.begin_watch(set, number, before, Some(place)).is_none() {
-            stream.unwatch(&own_fds.ready, place);
+        let announced_by = match stream.watch_by(&own_fds.ready).ok()? {
+            Some(place) => AnnouncedBy::ReadySet(place),
+            None => self.remote_watch(&own_fds, number, stream)?,
+        };
+        let place = announced_by.place();
+        if self.begin_watch(set, number, before, announced_by).is_none() {
+            if let Some(place) = place {
+                stream.unwatch(&own_fds.ready, place);
+            }
             return None;
         }
         let _ = kernel::remove(self.fd, fd);
-        self.members.note_place(place, number);
+        match place {
+            Some(place) => self.members.note_place(place, number),
+            None => self.members.remote.push(number),
+        }
         let ring = self.members.get_mut(number)?.ring.as_mut()?;
         if !begins_anew {
             let seen = NewsCounter::new(before).count(before, false).now.news;
@@ -109,14 +120,28 @@ impl State {
         Some(())
     }
 
-    /// Begins to watch the socket of a member, and its ring where that has a place in the ready
-    /// set.
+    /// Begins to watch the ring of a stream between hosts. `None` if there are no descriptors left.
+    fn remote_watch(
+        &self,
+        own_fds: &OwnFds,
+        number: u32,
+        stream: &AcceleratedStream,
+    ) -> Option<AnnouncedBy> {
+        let watch = stream.watch_remote().ok()??;
+        own_fds.watch_beside(watch.as_fd().as_raw_fd(), number, Tells::Doorbell).ok()?;
+        if let Some(connection) = watch.connection_fd() {
+            own_fds.watch_beside(connection, number, Tells::Connection).ok()?;
+        }
+        Some(AnnouncedBy::Doorbell { watch, mark: 0 })
+    }
+
+    /// Begins to watch the socket of a member, and its ring as `announced_by` says.
     pub(super) fn begin_watch(
         &mut self,
         set: &EventSet,
         number: u32,
         before: &EpollState,
-        place: Option<RingWatch>,
+        announced_by: AnnouncedBy,
     ) -> Option<()> {
         let own_fds = self.own_fds(set)?;
         let member = self.members.get(number)?;
@@ -128,7 +153,7 @@ impl State {
         let asks_socket = before.has_kernel_news;
         self.members.get_mut(number)?.ring = Some(OnRing {
             watch,
-            place,
+            announced_by,
             news,
             asks_socket,
             has_socket_event: false,
@@ -149,7 +174,7 @@ impl State {
         let Some(fd) = self.members.get(number).map(|member| member.fd) else { return Ok(()) };
         own_fds.watch_socket(fd, number)?;
         own_fds.take_socket_events(|other| {
-            if other != number {
+            if other != (number, Tells::Socket) {
                 self.note_socket_event(other);
             }
         });
@@ -165,7 +190,7 @@ impl State {
             let watch = Watch::new(Events::from_bits(member.events), &now);
             member.ring = Some(OnRing {
                 watch,
-                place: None,
+                announced_by: AnnouncedBy::Nothing,
                 news: NewsCounter::default(),
                 asks_socket: false,
                 has_socket_event: false,
@@ -197,8 +222,16 @@ impl State {
         }
     }
 
-    /// The socket of a member has an event.
-    pub(super) fn note_socket_event(&mut self, number: u32) {
+    /// The socket watch tells something of a member.
+    pub(super) fn note_socket_event(&mut self, (number, tells): (u32, Tells)) {
+        match tells {
+            Tells::Socket => {}
+            Tells::Doorbell => return self.note_candidate(number),
+            Tells::Connection => {
+                self.note_connection(number);
+                return self.note_candidate(number);
+            }
+        }
         let mut all = vec![number];
         if self.members.have_shared_numbers
             && let Some(member) = self.members.get(number)
@@ -210,6 +243,14 @@ impl State {
                 ring.has_socket_event = true;
                 self.note_candidate(number);
             }
+        }
+    }
+
+    /// The device or the peer's host may have ended the connection of a member.
+    fn note_connection(&self, number: u32) {
+        let Some(handle) = self.members.get(number).and_then(|m| stream_of(m.fd)) else { return };
+        if let StreamRef::Accelerated(stream) = handle.stream() {
+            stream.note_connection(handle.fd());
         }
     }
 
@@ -306,12 +347,15 @@ impl State {
         let handle = stream_of(member.fd)?;
         let StreamRef::Accelerated(stream) = handle.stream() else { return None };
         let asked = Events::from_bits(member.events);
+        if let AnnouncedBy::Doorbell { watch, .. } = &ring.announced_by {
+            stream.pause_remote(watch);
+        }
         let has_changed = std::mem::take(&mut ring.has_changed);
         let asks_socket = ring.asks_socket || has_event || has_changed || self.is_inherited;
         let state = stream.epoll_state(handle.fd(), asked, asks_socket).ok()?;
         ring.asks_socket |= state.has_kernel_news;
         let after = match state.look_again {
-            None if ring.place.is_some() && !self.is_inherited => After::Announce(state.mark),
+            None if ring.announced_by.is_any() && !self.is_inherited => After::Announce(state.mark),
             _ => After::LookAgain,
         };
         if has_changed {
@@ -328,7 +372,7 @@ impl State {
     /// Takes the kernel's event of a member: what it tells of has been seen.
     fn take_event_of(&mut self, number: u32) {
         let Some(own_fds) = self.own_fds.clone() else { return };
-        own_fds.take_socket_events(|number| self.note_socket_event(number));
+        own_fds.take_socket_events(|event| self.note_socket_event(event));
         if let Some(ring) = self.members.get_mut(number).and_then(|m| m.ring.as_mut()) {
             ring.has_socket_event = false;
         }
@@ -336,14 +380,22 @@ impl State {
 
     /// Has the ready set told of what happens to a member after `mark`. False if something has
     /// happened already.
-    fn announce_next(&self, number: u32, mark: u32) -> bool {
-        let Some(member) = self.members.get(number) else { return true };
+    fn announce_next(&mut self, number: u32, mark: u32) -> bool {
+        let Some(member) = self.members.get_mut(number) else { return true };
         if let Some(set) = member.set {
             return set.arm_for_news();
         }
         let Some(handle) = stream_of(member.fd) else { return true };
         let StreamRef::Accelerated(stream) = handle.stream() else { return true };
-        stream.announce_next(mark)
+        let remote = member.ring.as_mut().map(|ring| &mut ring.announced_by);
+        let Some(AnnouncedBy::Doorbell { watch, mark: last }) = remote else {
+            return stream.announce_next(mark);
+        };
+        *last = mark;
+        let Ok(check_after) = stream.announce_next_to(watch, mark) else { return false };
+        let check_at = check_after.and_then(|after| Instant::now().checked_add(after));
+        self.check_at = [self.check_at, check_at].into_iter().flatten().min();
+        true
     }
 
     /// Ends the watch of a member whose stream the kernel alone serves by now.
@@ -386,13 +438,25 @@ impl State {
         let is_other = |&other: &u32| other != number;
         let of_fd = self.members.have_shared_numbers.then(|| self.members.all_of(fd));
         let other = of_fd.unwrap_or_default().into_iter().find(is_other);
-        own_fds.take_socket_events(|number| self.note_socket_event(number));
+        own_fds.take_socket_events(|event| self.note_socket_event(event));
         own_fds.unwatch_socket(fd);
         if let Some(other) = other {
             let _ = self.watch_socket(&own_fds, other);
         }
-        if let (Some(stream), Some(place)) = (stream, ring.place) {
-            stream.unwatch(&own_fds.ready, place);
+        self.members.remote.retain(|&other| other != number);
+        match (stream, &ring.announced_by) {
+            (Some(stream), AnnouncedBy::ReadySet(place)) => {
+                stream.unwatch(&own_fds.ready, *place);
+            }
+            (Some(stream), AnnouncedBy::Doorbell { watch, .. }) => {
+                stream.pause_remote(watch);
+                own_fds.unwatch_socket(watch.as_fd().as_raw_fd());
+                if let Some(connection) = watch.connection_fd() {
+                    own_fds.unwatch_socket(connection);
+                }
+            }
+            // The descriptors close with the doorbell and with the stream.
+            (None, _) | (_, AnnouncedBy::Nothing) => {}
         }
         if !was_deleted {
             set.n_watched.fetch_sub(1, Ordering::AcqRel);

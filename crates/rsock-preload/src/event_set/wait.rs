@@ -1,11 +1,15 @@
 //! `epoll_wait` on sets that this process has made.
 
+use super::members::AnnouncedBy;
 use super::own_fds::OwnEvent;
 use super::ring::Found;
-use super::{BRIEFLY, EventSet, PolledEventSet, State, in_core, kernel, lock, needs_library};
+use super::{
+    BRIEFLY, EventSet, PolledEventSet, State, in_core, kernel, lock, needs_library, stream_of,
+};
 use crate::errno;
+use crate::slot::Handle;
 use libc::{c_int, epoll_event};
-use rsock_core::accelerate::{PolledSet, spin_until};
+use rsock_core::accelerate::{PolledSet, StreamRef, spin_until};
 use rsock_core::interrupt::{Section, Watch};
 use rsock_verbs::fault;
 use rustix::fd::RawFd;
@@ -32,6 +36,8 @@ pub(crate) type Sleep<'a> = dyn Fn(*mut epoll_event, usize, Option<Duration>) ->
 /// Most events that one call returns.
 const MOST: usize = 128;
 
+/// More streams between hosts than this are not worth spinning on.
+const MOST_SPUN: usize = 8;
 /// After its time is over, a wait that has not slept yet tries so often to sleep.
 const MOST_ROUNDS_OVER: u32 = 4;
 /// After so many looks that found nothing, the kernel is no longer asked before each spin.
@@ -198,13 +204,28 @@ impl EventSet {
         n
     }
 
-    /// Spins until something has been announced.
+    /// Spins until something has been announced, or has happened to a stream between hosts.
     fn spin(&self) -> bool {
-        let own_fds = {
+        let (own_fds, remote) = {
             let _section = Section::enter();
-            self.lock().own_fds.clone()
+            let state = self.lock();
+            (state.own_fds.clone(), state.spun_remote())
         };
-        own_fds.is_some_and(|own| spin_until(|| own.ready.has_any()))
+        let Some(own_fds) = own_fds else { return false };
+        let has_changed = |(_, handle, mark): &(u32, Handle, u32)| match handle.stream() {
+            StreamRef::Accelerated(stream) => stream.has_changed_since(*mark),
+            StreamRef::Native(_) => false,
+        };
+        if !spin_until(|| own_fds.ready.has_any() || remote.iter().any(has_changed)) {
+            return false;
+        }
+        let mut changed = remote.iter().filter(|remote| has_changed(remote)).peekable();
+        if changed.peek().is_some() {
+            let _section = Section::enter();
+            let mut state = self.lock();
+            changed.for_each(|(number, ..)| state.note_candidate(*number));
+        }
+        true
     }
 
     /// To be called before the thread sleeps in the kernel. Returns for how long at most, or `None`
@@ -221,7 +242,7 @@ impl EventSet {
             self.n_sleepers.fetch_sub(1, Ordering::AcqRel);
             return None;
         }
-        Some((!state.impatient.is_empty()).then_some(BRIEFLY))
+        Some(state.longest_sleep())
     }
 
     fn is_inherited(&self) -> bool {
@@ -257,7 +278,20 @@ impl EventSet {
 }
 
 impl State {
+    /// For how long a thread may sleep, without a limit if none.
+    pub(super) fn longest_sleep(&self) -> Option<Duration> {
+        let brief = (!self.impatient.is_empty()).then_some(BRIEFLY);
+        let check = self.check_at.map(|at| at.saturating_duration_since(Instant::now()));
+        [brief, check].into_iter().flatten().min()
+    }
+
     pub(super) fn take_announced(&mut self, set: &EventSet) {
+        if self.check_at.is_some_and(|at| at <= Instant::now()) {
+            self.check_at = None;
+            for number in self.members.remote.clone() {
+                self.note_candidate(number);
+            }
+        }
         for number in std::mem::take(&mut self.impatient) {
             self.note_candidate(number);
         }
@@ -279,6 +313,22 @@ impl State {
                 return;
             }
         }
+    }
+
+    /// The streams between hosts that a thread spins on: none if there are many. With each, the
+    /// mark after which something may have happened.
+    fn spun_remote(&self) -> Vec<(u32, Handle, u32)> {
+        if self.members.remote.len() > MOST_SPUN {
+            return Vec::new();
+        }
+        let of = |&number: &u32| {
+            let member = self.members.get(number).filter(|member| !member.is_deleted)?;
+            let AnnouncedBy::Doorbell { mark, .. } = member.ring.as_ref()?.announced_by else {
+                return None;
+            };
+            Some((number, stream_of(member.fd)?, mark))
+        };
+        self.members.remote.iter().filter_map(of).collect()
     }
 
     fn is_kernel_due(&mut self) -> bool {
@@ -368,9 +418,7 @@ impl State {
         let Some(own_fds) = self.own_fds.clone().filter(|_| !self.is_inherited) else { return };
         match event {
             OwnEvent::Doorbell => drop(own_fds.ready.drain()),
-            OwnEvent::Sockets => {
-                own_fds.take_socket_events(|number| self.note_socket_event(number))
-            }
+            OwnEvent::Sockets => own_fds.take_socket_events(|event| self.note_socket_event(event)),
         }
     }
 
