@@ -1,9 +1,10 @@
 """Blocks that can be computed from their number, from one host to another.
 
 serve ADDRESS PORT [fork]   receives from one client, in a forked child if so told, and checks each byte; with "late"
-                            it reads nothing before its standard input ends
+                            it reads nothing before its standard input ends; with "epoll" it waits in epoll
 send ADDRESS PORT           sends until its standard input ends
 trickle ADDRESS PORT        the same, so slowly that the receiver keeps up on a busy host too
+epoll-send, epoll-trickle   as these, but waits in epoll
 echo ADDRESS PORT           as send, and receives each block back (from "serve ADDRESS PORT back")
 
 With KEEPALIVE in the environment an end that only waits notices a peer that is gone; with NONBLOCKING a client's
@@ -22,6 +23,38 @@ import time
 
 LEN = 32768
 PIECE = int(os.environ.get("PIECE", LEN))
+
+
+class Epolled:
+    """A socket that never blocks: a call that would waits in an edge-triggered epoll set."""
+
+    def __init__(self, stream):
+        self.stream = stream
+        stream.setblocking(False)
+        self.set = select.epoll()
+        self.set.register(stream, select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET)
+
+    def recv(self, most):
+        while True:
+            try:
+                return self.stream.recv(most)
+            except BlockingIOError:
+                self.set.poll()
+
+    def sendall(self, data):
+        # A stream in a set leaves TCP only when a thread waits for the set.
+        self.set.poll(0)
+        while data:
+            try:
+                data = data[self.stream.send(data) :]
+            except BlockingIOError:
+                self.set.poll()
+
+    def shutdown(self, how):
+        self.stream.shutdown(how)
+
+    def close(self):
+        self.stream.close()
 
 
 def block(number):
@@ -75,6 +108,8 @@ def serve(address, port, how):
             sys.exit(os.waitstatus_to_exitcode(status))
     if how == "late":
         sys.stdin.read()
+    if how == "epoll":
+        stream = Epolled(stream)
     print(outcome(lambda: receive(stream, how == "back")), flush=True)
     stream.close()
 
@@ -141,6 +176,8 @@ def main():
         serve(address, port, more)
         return
     stream = connect(address, port)
+    if what.startswith("epoll-"):
+        stream, what = Epolled(stream), what.removeprefix("epoll-")
     if what == "send":
         print(outcome(lambda: send(stream)), flush=True)
     elif what == "trickle":

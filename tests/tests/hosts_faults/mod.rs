@@ -48,12 +48,11 @@ fn renew_device() {
 
 /// The device goes once no process uses it any more, so a stream that uses it must let go of it, or
 /// end.
-#[test]
-fn the_device_is_removed_in_mid_transfer() {
+fn remove_device_in_mid_transfer(name: &'static str, how: &str, client: &str) {
     let _watchdog = Watchdog::new(Duration::from_secs(240));
-    let guest = Guest::begin("removed");
+    let guest = Guest::begin(name);
     let removing = Cell::new(None);
-    let ends = transfer(&guest, Trust::Network, "", "send", |guest| {
+    let ends = transfer(&guest, Trust::Network, how, client, |guest| {
         is_over_rdma(guest);
         if guest.role == Role::B {
             removing.set(Some(start(REMOVE)));
@@ -68,10 +67,19 @@ fn the_device_is_removed_in_mid_transfer() {
 }
 
 #[test]
-fn the_wire_goes_down_in_mid_transfer() {
+fn the_device_is_removed_in_mid_transfer() {
+    remove_device_in_mid_transfer("removed", "", "send");
+}
+
+#[test]
+fn the_device_is_removed_while_both_ends_wait_in_epoll() {
+    remove_device_in_mid_transfer("removed-epoll", "epoll", "epoll-send");
+}
+
+fn take_wire_down_in_mid_transfer(name: &'static str, how: &str, client: &str) {
     let _watchdog = Watchdog::new(Duration::from_secs(240));
-    let guest = Guest::begin("down");
-    let ends = transfer(&guest, Trust::Network, "", "send", |guest| {
+    let guest = Guest::begin(name);
+    let ends = transfer(&guest, Trust::Network, how, client, |guest| {
         is_over_rdma(guest);
         if guest.role == Role::B {
             run("ip link set eth0 down");
@@ -84,6 +92,16 @@ fn the_wire_goes_down_in_mid_transfer() {
         renew_device();
     }
     guest.meet("device is back");
+}
+
+#[test]
+fn the_wire_goes_down_in_mid_transfer() {
+    take_wire_down_in_mid_transfer("down", "", "send");
+}
+
+#[test]
+fn the_wire_goes_down_while_both_ends_wait_in_epoll() {
+    take_wire_down_in_mid_transfer("down-epoll", "epoll", "epoll-send");
 }
 
 /// Drops whatever this guest sends from now on. Without an interface that goes down or an address
@@ -129,11 +147,10 @@ fn fall_silent_while_rdma_is_used(guest: &Guest) {
 }
 
 /// As when the host is powered off: it sends nothing any more.
-#[test]
-fn a_receiver_that_falls_silent_is_an_error_to_the_sender() {
+fn silence_is_an_error(name: &'static str, how: &str, client: &str) {
     let _watchdog = Watchdog::new(Duration::from_secs(240));
-    let guest = Guest::begin("silent");
-    let blocks: Blocks = begin_transfer(&guest, Trust::Network, "", "trickle");
+    let guest = Guest::begin(name);
+    let blocks: Blocks = begin_transfer(&guest, Trust::Network, how, client);
     fall_silent_while_rdma_is_used(&guest);
     if guest.role == Role::B {
         let sent = blocks.outcome();
@@ -148,4 +165,14 @@ fn a_receiver_that_falls_silent_is_an_error_to_the_sender() {
         assert!(!received.ends_with(" end"), "{received}");
     }
     guest.meet("over");
+}
+
+#[test]
+fn a_receiver_that_falls_silent_is_an_error_to_the_sender() {
+    silence_is_an_error("silent", "", "trickle");
+}
+
+#[test]
+fn a_receiver_that_falls_silent_is_an_error_to_a_sender_that_waits_in_epoll() {
+    silence_is_an_error("silent-epoll", "epoll", "epoll-trickle");
 }

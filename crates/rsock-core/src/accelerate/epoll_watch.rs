@@ -11,8 +11,8 @@ use crate::Doorbell;
 use crate::accelerate::offsets;
 use crate::accelerate::path::Path;
 use crate::accelerate::poll_state::{INPUT, OUTPUT};
-use crate::accelerate::state::{FLAG_HELD_ON_TCP, FLAG_TX_SHUT};
-use crate::accelerate::{AcceleratedStream, Changed, Mark, PATIENCE};
+use crate::accelerate::state::{FLAG_BROKEN, FLAG_HELD_ON_TCP, FLAG_TX_SHUT};
+use crate::accelerate::{AcceleratedStream, Mark, PATIENCE};
 use crate::engine::spin_on;
 use crate::interrupt::Section;
 use crate::sys;
@@ -109,6 +109,12 @@ pub struct EpollState {
     pub ended_on_tcp: bool,
     /// Whether the kernel knows that both directions have ended.
     pub has_hung_up: bool,
+    /// Whether the ring has failed.
+    pub has_failed: bool,
+    /// Between hosts: TCP has ended, and the end of the stream may still be on its way on the ring.
+    pub is_end_pending: bool,
+    /// The same, and a receive has found nothing, so it is to be tried again.
+    pub is_receive_due: bool,
 }
 
 impl AcceleratedStream {
@@ -193,29 +199,23 @@ impl AcceleratedStream {
         }
     }
 
-    /// Has `watch` become readable with the next thing that happens after `mark`. Returns for how
-    /// long a thread may sleep until the stream is to be looked at again, without a limit if none:
-    /// whether what was sent has arrived, and whether the peer lives.
-    ///
-    /// # Errors
-    /// Not an error: something has happened already.
-    pub fn announce_next_to(
-        &self,
-        watch: &RemoteWatch,
-        mark: u32,
-    ) -> Result<Option<Duration>, Changed> {
+    /// Checks, between hosts, whether what was sent has arrived, and whether the peer lives. Returns
+    /// for how long a thread may sleep until that is to be checked again, without a limit if none.
+    #[must_use]
+    pub fn check_after(&self) -> Option<Duration> {
+        let _section = Section::enter();
+        self.path().and_then(Path::check_after)
+    }
+
+    /// Has `watch` become readable with the next thing that happens after `mark`. False if
+    /// something has happened already.
+    #[must_use]
+    pub fn announce_next_to(&self, watch: &RemoteWatch, mark: u32) -> bool {
         self.pause_remote(watch);
         watch.bell.drain();
-        let Some(path) = self.path() else { return Ok(None) };
-        let check_after = {
-            let _section = Section::enter();
-            path.check_after()
-        };
-        if !self.arm(&watch.bell, Mark::of(mark)) {
-            return Err(Changed);
-        }
-        watch.is_armed.store(true, Ordering::Release);
-        Ok(check_after)
+        let is_armed = self.path().is_none() || self.arm(&watch.bell, Mark::of(mark));
+        watch.is_armed.store(is_armed, Ordering::Release);
+        is_armed
     }
 
     /// Whether something has happened on the ring after `mark`.
@@ -295,7 +295,17 @@ impl AcceleratedStream {
             has_kernel_news: ended || has_error || is_urgent,
             ended_on_tcp,
             has_hung_up: kernel.contains(PollFlags::HUP),
+            has_failed: self.path().is_some_and(Path::has_failed),
+            is_end_pending: ended_on_tcp && self.is_end_pending(),
+            is_receive_due: ended_on_tcp && self.end_retry_after().is_some(),
         })
+    }
+
+    /// Whether an end of the stream may still be on its way from another host, although TCP has
+    /// ended.
+    fn is_end_pending(&self) -> bool {
+        let is_remote = |path: &&Path| path.is_remote() && !path.has_eof();
+        self.path().filter(is_remote).is_some() && !self.has(FLAG_BROKEN)
     }
 
     /// Bytes that have arrived on the ring so far, which wraps.

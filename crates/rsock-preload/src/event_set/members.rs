@@ -109,6 +109,7 @@ pub(super) struct NewsCounter {
     ends: [bool; 3],
     /// Whether the kernel knows of the end of input.
     ended_on_tcp: bool,
+    has_failed: bool,
     output_ended: bool,
     was_urgent: bool,
 }
@@ -146,7 +147,9 @@ impl NewsCounter {
         let had_ended = std::mem::replace(&mut self.output_ended, now.output_ended);
         let is_known = had_ended && is_end_of_ring;
         let is_new = |i: usize| ends[i] && !before[i];
-        let has_ended = is_new(0) || is_new(1) && !is_known || is_new(2);
+        let had_failed = std::mem::replace(&mut self.has_failed, state.has_failed);
+        let has_failed = state.has_failed && !had_failed;
+        let has_ended = is_new(0) || is_new(1) && !is_known || is_new(2) || has_failed;
         let is_urgent_news =
             now.is_urgent && !std::mem::replace(&mut self.was_urgent, now.is_urgent);
         // As far as is known: it has not changed if the socket was not asked.

@@ -247,10 +247,13 @@ impl State {
     }
 
     /// The device or the peer's host may have ended the connection of a member.
-    fn note_connection(&self, number: u32) {
+    fn note_connection(&mut self, number: u32) {
         let Some(handle) = self.members.get(number).and_then(|m| stream_of(m.fd)) else { return };
         if let StreamRef::Accelerated(stream) = handle.stream() {
             stream.note_connection(handle.fd());
+        }
+        if let Some(ring) = self.members.get_mut(number).and_then(|m| m.ring.as_mut()) {
+            ring.has_changed = true;
         }
     }
 
@@ -349,16 +352,21 @@ impl State {
         let asked = Events::from_bits(member.events);
         if let AnnouncedBy::Doorbell { watch, .. } = &ring.announced_by {
             stream.pause_remote(watch);
+            let after = stream.check_after();
+            let check_at = after.and_then(|after| Instant::now().checked_add(after));
+            self.check_at = [self.check_at, check_at].into_iter().flatten().min();
         }
         let has_changed = std::mem::take(&mut ring.has_changed);
         let asks_socket = ring.asks_socket || has_event || has_changed || self.is_inherited;
         let state = stream.epoll_state(handle.fd(), asked, asks_socket).ok()?;
         ring.asks_socket |= state.has_kernel_news;
         let after = match state.look_again {
-            None if ring.announced_by.is_any() && !self.is_inherited => After::Announce(state.mark),
+            None if ring.announced_by.is_any() && !self.is_inherited && !state.is_end_pending => {
+                After::Announce(state.mark)
+            }
             _ => After::LookAgain,
         };
-        if has_changed {
+        if has_changed || state.is_receive_due {
             ring.news.note_change();
         }
         let counted = ring.news.count(&state, has_event);
@@ -392,10 +400,7 @@ impl State {
             return stream.announce_next(mark);
         };
         *last = mark;
-        let Ok(check_after) = stream.announce_next_to(watch, mark) else { return false };
-        let check_at = check_after.and_then(|after| Instant::now().checked_add(after));
-        self.check_at = [self.check_at, check_at].into_iter().flatten().min();
-        true
+        stream.announce_next_to(watch, mark)
     }
 
     /// Ends the watch of a member whose stream the kernel alone serves by now.
