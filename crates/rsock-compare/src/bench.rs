@@ -2,6 +2,7 @@
 
 use crate::case::{Case, Place, Side, Work};
 use crate::installed::Programs;
+use crate::programs::services;
 use crate::server::Listening;
 use rsock_cli::library;
 use std::ffi::OsString;
@@ -25,6 +26,8 @@ pub(super) struct Bench {
     pub(super) cpus: [usize; 2],
     /// Duration of one sample; whole seconds.
     pub(super) time: Duration,
+    /// A round trip over the kernel's TCP, which decides what some rows promise.
+    pub(super) kernel_round_trip: Duration,
 }
 
 impl Bench {
@@ -86,8 +89,19 @@ impl Bench {
         missing
     }
 
-    /// The program or device without which a row cannot be measured.
-    pub(super) fn lacks(&self, case: &Case) -> Option<&'static str> {
+    /// Why a row cannot be measured.
+    pub(super) fn lacks(&self, case: &Case) -> Option<String> {
+        match case.work {
+            Work::Service(service) => services::lacks(self, service),
+            Work::CpuPerRequest if self.programs.redis_server.is_none() => {
+                Some(not_found("redis-server"))
+            }
+            _ => self.missing_for(case).map(not_found),
+        }
+    }
+
+    /// The program or device without which a row about no service cannot be measured.
+    fn missing_for(&self, case: &Case) -> Option<&'static str> {
         let programs = &self.programs;
         if case.is_on_device() && !matches!(case.work, Work::Memcpy(_)) {
             if self.device.is_none() {
@@ -103,7 +117,6 @@ impl Bench {
         match case.work {
             Work::Netperf { .. } if programs.netperf.is_none() => Some("netperf"),
             Work::Netperf { .. } if programs.netserver.is_none() => Some("netserver"),
-            Work::Service(service) => programs.missing_for(service),
             Work::Iperf if programs.iperf3.is_none() => Some("iperf3"),
             _ => None,
         }
@@ -143,4 +156,8 @@ impl Bench {
         const OVERHEAD_LIMIT: Duration = Duration::from_secs(60);
         Instant::now() + time + OVERHEAD_LIMIT
     }
+}
+
+fn not_found(program: &str) -> String {
+    format!("{program} was not found")
 }

@@ -122,12 +122,12 @@ fn poll(fds: &mut [libc::pollfd]) -> io::Result<()> {
     }
 }
 
-/// Raises the soft limit as far as needed and permitted; a shortage shows when streams connect.
-fn allow_descriptors(streams: usize) {
+/// Raises the soft limit of descriptors as far as needed and permitted; a shortage shows when streams connect.
+pub(crate) fn allow_descriptors(streams: usize) {
     use rustix::process::{Resource, getrlimit, setrlimit};
     const OTHERS: u64 = 512;
     let mut limit = getrlimit(Resource::Nofile);
-    let wanted = 2 * streams as u64 + OTHERS;
+    let wanted = (streams as u64).saturating_mul(2).saturating_add(OTHERS);
     if limit.current.is_some_and(|current| current < wanted) {
         limit.current = Some(limit.maximum.map_or(wanted, |maximum| maximum.min(wanted)));
         // The old limit stays if this is refused.

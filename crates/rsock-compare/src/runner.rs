@@ -18,9 +18,9 @@ pub(crate) fn run(bench: &Bench, cases: &[Case], runs: u32) -> Vec<Row> {
         for (case, samples) in group.iter().zip(samples) {
             let row = match (case.work, bench.lacks(case)) {
                 (Work::Quotient(..), _) => Row::quotient(case, &rows),
-                (_, Some(program)) => {
+                (_, Some(why)) => {
                     progress.advance(n_samples(case));
-                    Row::not_run(case, &format!("{program} was not found"))
+                    Row::not_run(case, &why)
                 }
                 (_, None) => Row::measured(case, samples),
             };
@@ -122,6 +122,7 @@ mod tests {
                 ["stream.64K", "stream.1M"],
                 ["stream.64K.pinned", "stream.1M.pinned"],
                 ["rdma.stream.64K", "rdma.stream.1M"],
+                ["services.busy.10", "services.busy.10000"],
             ]
         );
     }

@@ -11,6 +11,7 @@ use std::ops::Range;
 mod device;
 mod markdown;
 mod plot;
+mod services;
 
 pub(crate) use markdown::markdown;
 pub(crate) use plot::svg;
@@ -55,6 +56,13 @@ pub(crate) fn text(comparison: &Comparison) -> String {
     );
     if comparison.rows.iter().any(|row| !row.is_on_device()) {
         out.push_str("ratio = rsock : kernel TCP, or kernel UDP for datagrams\n");
+    }
+    if comparison.rows.iter().any(Row::is_service) {
+        let us = significant(env.kernel_round_trip_us);
+        let _ = writeln!(
+            out,
+            "A round trip over kernel TCP takes {us} us; from 20 us on, some services promise more."
+        );
     }
     if env.runs < LEAST_RUNS {
         let _ = writeln!(out, "A first look: fewer than {LEAST_RUNS} samples prove little.");
@@ -160,6 +168,7 @@ fn quantity(value: f64, unit: Unit) -> String {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
         Unit::Bytes => table::bytes(value as u64),
         Unit::CpuPerKib => format!("{} ns/KiB", significant(value)),
+        Unit::CpuPerRequest => format!("{} us/request", significant(value)),
         Unit::CpuMillis => format!("{} ms/s", significant(value)),
         Unit::Ratio => significant(value),
     }
@@ -228,9 +237,10 @@ fn notes(comparison: &Comparison) -> Vec<String> {
     }
     for row in &comparison.rows {
         if let Some(note) = &row.note
-            && (!row.samples.is_empty() || row.is_on_device())
+            && (!row.samples.is_empty() || row.is_on_device() || row.is_service())
         {
-            notes.push(format!("{}: {note}", row.id));
+            let what = if row.samples.is_empty() { "not measured: " } else { "" };
+            notes.push(format!("{}: {what}{note}", row.id));
         }
         if let Some(share) = row.fast_share().filter(|share| *share < NEARLY_ALL) {
             let percent = share * 100.0;
