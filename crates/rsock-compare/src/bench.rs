@@ -2,7 +2,6 @@
 
 use crate::case::{Case, Place, Side, Work};
 use crate::installed::Programs;
-use crate::programs::services;
 use crate::server::Listening;
 use rsock_cli::library;
 use std::ffi::OsString;
@@ -89,19 +88,8 @@ impl Bench {
         missing
     }
 
-    /// Why a row cannot be measured.
-    pub(super) fn lacks(&self, case: &Case) -> Option<String> {
-        match case.work {
-            Work::Service(service) => services::lacks(self, service),
-            Work::CpuPerRequest if self.programs.redis_server.is_none() => {
-                Some(not_found("redis-server"))
-            }
-            _ => self.missing_for(case).map(not_found),
-        }
-    }
-
     /// The program or device without which a row about no service cannot be measured.
-    fn missing_for(&self, case: &Case) -> Option<&'static str> {
+    pub(super) fn lacks(&self, case: &Case) -> Option<&'static str> {
         let programs = &self.programs;
         if case.is_on_device() && !matches!(case.work, Work::Memcpy(_)) {
             if self.device.is_none() {
@@ -117,6 +105,7 @@ impl Bench {
         match case.work {
             Work::Netperf { .. } if programs.netperf.is_none() => Some("netperf"),
             Work::Netperf { .. } if programs.netserver.is_none() => Some("netserver"),
+            Work::CpuPerRequest if programs.redis_server.is_none() => Some("redis-server"),
             Work::Iperf if programs.iperf3.is_none() => Some("iperf3"),
             _ => None,
         }
@@ -156,8 +145,4 @@ impl Bench {
         const OVERHEAD_LIMIT: Duration = Duration::from_secs(60);
         Instant::now() + time + OVERHEAD_LIMIT
     }
-}
-
-fn not_found(program: &str) -> String {
-    format!("{program} was not found")
 }

@@ -55,6 +55,14 @@ pub(crate) fn start_servers(bench: &Bench, case: &Case, side: Side) -> Result<Ve
     }
 }
 
+/// Why a row cannot be measured here.
+pub(crate) fn obstacle(bench: &Bench, case: &Case) -> Option<String> {
+    match case.work {
+        Work::Service(service) => services::lacks(bench, service),
+        _ => bench.lacks(case).map(|missing| format!("{missing} was not found")),
+    }
+}
+
 /// Takes one sample.
 pub(crate) fn measure(
     bench: &Bench,

@@ -4,6 +4,7 @@ use crate::case::{Need, Place, Side, Unit};
 use crate::judge::Verdict;
 use crate::limit::Placement;
 use crate::result::{Comparison, Row};
+use rsock_cli::error::Error;
 use rsock_cli::table::{self, line, widths};
 use std::fmt::Write;
 use std::ops::Range;
@@ -14,7 +15,6 @@ mod plot;
 mod services;
 
 pub(crate) use markdown::markdown;
-pub(crate) use plot::svg;
 
 const COLUMNS: [&str; 11] = [
     "", "kernel", "Unix", "rsock", "limit", "ratio", "of limit", "at least", "aim", "result",
@@ -36,6 +36,16 @@ fn spread(row: &Row, side: Side) -> String {
             format!("{} ({least} to {most})", median(row, side))
         }
         _ => median(row, side),
+    }
+}
+
+/// Draws a picture: of bandwidth and latency, or of services if nothing else was run.
+pub(crate) fn svg(comparison: &Comparison) -> Result<String, Error> {
+    let rows = &comparison.rows;
+    if !rows.is_empty() && rows.iter().all(Row::is_service) {
+        services::svg(comparison)
+    } else {
+        plot::svg(comparison)
     }
 }
 

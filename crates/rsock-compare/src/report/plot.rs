@@ -1,6 +1,5 @@
 //! The results as a picture: bandwidth by message size, and round trips, on one sheet.
 
-use super::services;
 use crate::case::{STREAM_SIZES, Side, size_name};
 use crate::result::{Comparison, Row};
 use plotters::coord::Shift;
@@ -9,11 +8,8 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use rsock_cli::error::Error;
 
-/// Draws the sheet as SVG: that of services if nothing else was run.
-pub(crate) fn svg(comparison: &Comparison) -> Result<String, Error> {
-    if !comparison.rows.is_empty() && comparison.rows.iter().all(Row::is_service) {
-        return services::svg(comparison);
-    }
+/// Draws the sheet as SVG.
+pub(super) fn svg(comparison: &Comparison) -> Result<String, Error> {
     let mut svg = String::new();
     draw(comparison, &mut svg)
         .map_err(|e| Error::Failed(format!("cannot draw the picture: {e}")))?;
