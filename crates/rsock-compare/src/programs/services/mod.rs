@@ -10,6 +10,7 @@ mod redis;
 use crate::bench::Bench;
 use crate::case::{Case, Echo, Service, Side};
 use crate::collected::Collected;
+use crate::hold;
 use crate::installed::Program;
 use crate::server::Server;
 use rsock_cli::error::Error;
@@ -116,7 +117,8 @@ pub(crate) fn lacks(bench: &Bench, service: Service) -> Option<String> {
         Service::Node => vec![("node", programs.node.is_some()), wrk],
         Service::Echo(Echo::Asyncio) => vec![("python3", programs.python3.is_some())],
         Service::Echo(Echo::Nio) => vec![("java", programs.java.is_some())],
-        Service::Echo(Echo::Tokio) | Service::EchoBesideIdle { .. } => vec![],
+        Service::EchoBesideIdle { idle } => return hold::lacks_descriptors(idle.into()),
+        Service::Echo(Echo::Tokio) => vec![],
     };
     let missing = needed.into_iter().find(|(_, is_found)| !is_found);
     missing.map(|(name, _)| format!("{name} was not found"))
