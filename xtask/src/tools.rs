@@ -66,13 +66,13 @@ fn unpack(dir: &Path) -> Done {
         fs::create_dir_all(&sub).map_err(|e| Failure::io(sub.display(), &e))?;
     }
     let packages: Vec<&str> = PACKAGES.iter().map(|package| package.name).collect();
-    for archive in Apt::new(&dir.join("apt"))?.fetch_with_families(&packages, &[PYTHON])? {
+    for archive in Apt::new(&dir.join("apt"))?.fetch_with_families(&packages, &FAMILIES)? {
         apt::unpack(&archive, &root)?;
     }
     steps::remove(&dir.join("apt"))?;
     for program in programs() {
-        let place = ["usr/bin", "bin", "usr/sbin"]
-            .iter()
+        let place = places(&root)
+            .into_iter()
             .find(|place| root.join(place).join(program).is_file())
             .ok_or_else(|| Failure::new(format!("no package brought `{program}`")))?;
         link(&Path::new("../root").join(place).join(program), &dir.join("bin").join(program))?;
@@ -81,6 +81,15 @@ fn unpack(dir: &Path) -> Done {
         libraries(&root.join(place), &Path::new("../root").join(place), &dir.join("lib"))?;
     }
     compile_modules(dir)
+}
+
+/// Where packages put programs, below `root`. PostgreSQL's are in a directory of their version: in
+/// `usr/bin` are scripts of the same names, which look for clusters of the machine.
+fn places(root: &Path) -> Vec<PathBuf> {
+    let versions = Path::new("usr/lib").join(POSTGRES);
+    let entries = root.join(&versions).read_dir().into_iter().flatten().flatten();
+    let own = entries.map(|entry| versions.join(entry.file_name()).join("bin"));
+    own.chain(["usr/bin", "bin", "usr/sbin"].map(PathBuf::from)).collect()
 }
 
 /// Compiles Python's library, as installing the packages would: a test that may not write there
@@ -167,6 +176,13 @@ const MACHINE: &[&str] =
 /// The package, and its program.
 const PYTHON: &str = "python3";
 
+/// The package that depends on the release's version of the server and its clients.
+const POSTGRES: &str = "postgresql";
+
+/// Packages whose names begin like this come whole, even if the machine has some: programs find the
+/// other files of their family beside themselves.
+const FAMILIES: [&str; 2] = [PYTHON, POSTGRES];
+
 /// A Debian package and the programs that we run from it.
 struct Package {
     name: &'static str,
@@ -188,6 +204,7 @@ const PACKAGES: &[Package] = &[
     Package { name: "redis-tools", programs: &["redis-benchmark", "redis-cli"] },
     Package { name: "memcached", programs: &["memcached"] },
     Package { name: "libmemcached-tools", programs: &["memcaslap"] },
+    Package { name: POSTGRES, programs: &["postgres", "initdb", "pgbench", "pg_isready"] },
     Package { name: "nginx", programs: &["nginx"] },
     Package { name: "apache2-utils", programs: &["ab"] },
     Package { name: "haproxy", programs: &["haproxy"] },

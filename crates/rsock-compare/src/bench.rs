@@ -25,6 +25,8 @@ pub(super) struct Bench {
     pub(super) cpus: [usize; 2],
     /// Duration of one sample; whole seconds.
     pub(super) time: Duration,
+    /// A round trip over the kernel's TCP, which decides what some rows promise.
+    pub(super) kernel_round_trip: Duration,
 }
 
 impl Bench {
@@ -86,7 +88,7 @@ impl Bench {
         missing
     }
 
-    /// The program or device without which a row cannot be measured.
+    /// The program or device without which a row about no service cannot be measured.
     pub(super) fn lacks(&self, case: &Case) -> Option<&'static str> {
         let programs = &self.programs;
         if case.is_on_device() && !matches!(case.work, Work::Memcpy(_)) {
@@ -103,7 +105,7 @@ impl Bench {
         match case.work {
             Work::Netperf { .. } if programs.netperf.is_none() => Some("netperf"),
             Work::Netperf { .. } if programs.netserver.is_none() => Some("netserver"),
-            Work::Service(service) => programs.missing_for(service),
+            Work::CpuPerRequest if programs.redis_server.is_none() => Some("redis-server"),
             Work::Iperf if programs.iperf3.is_none() => Some("iperf3"),
             _ => None,
         }

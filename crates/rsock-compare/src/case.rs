@@ -1,10 +1,13 @@
 //! A row of the comparison: what is run, over what, and what rsock promises. [`all`] has every row.
 
 mod rows;
+mod service;
 
 use serde::Serialize;
+use std::time::Duration;
 
 pub(crate) use rows::all;
+pub(crate) use service::{Connections, Echo, RedisCommand, Service};
 
 /// What a figure was measured over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -38,6 +41,8 @@ pub(crate) enum Unit {
     CpuPerKib,
     /// Context switches per second, both ends.
     WakeupsPerSecond,
+    /// Microseconds of CPU time for a request, both ends.
+    CpuPerRequest,
     /// One number over another.
     Ratio,
 }
@@ -63,6 +68,23 @@ pub(crate) enum Need {
     AtMost { most: f64, aim: f64 },
     /// The figure itself.
     AtLeast { least: f64, aim: f64 },
+}
+
+/// How long a round trip over the kernel's TCP takes on a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum KernelSpeed {
+    /// Less than 20 us.
+    Fast,
+    /// 20 us or more. The kernel's wake-ups are slow then, so what spares them gains more.
+    Slow,
+}
+
+impl KernelSpeed {
+    pub(crate) fn of(round_trip: Duration) -> Self {
+        const SLOW: Duration = Duration::from_micros(20);
+        if round_trip < SLOW { Self::Fast } else { Self::Slow }
+    }
 }
 
 /// Where the two ends run.
@@ -125,57 +147,12 @@ pub(crate) enum Work {
     Cpu,
     /// Context switches of both ends with 100 idle streams.
     Idle,
+    /// CPU time of redis and of a client that makes [`PACED_RATE`] requests per second.
+    CpuPerRequest,
+    /// Context switches of both ends with so many idle streams, which both hold in epoll sets.
+    IdleInEpoll(u16),
     /// The median of rsock in one row over that in another. Neighbouring rows take turns.
     Quotient(&'static str, &'static str),
-}
-
-/// A service and its load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Service {
-    /// redis, by redis-benchmark.
-    Redis {
-        command: RedisCommand,
-        clients: u16,
-        /// Requests that each client sends at once.
-        pipeline: u16,
-    },
-    /// memcached, by memcaslap.
-    Memcached { connections: u16 },
-    /// nginx, by ab, which makes a connection for each request.
-    NginxByAb { clients: u16 },
-    /// nginx, by wrk: pages of this many bytes.
-    Nginx { connections: u16, size: usize, reuse: Connections },
-    /// haproxy before nginx, by wrk: pages of [`Service::PAGE`] bytes, connections that are kept.
-    Haproxy { connections: u16 },
-}
-
-impl Service {
-    /// Bytes of a page.
-    pub(crate) const PAGE: usize = 1024;
-}
-
-/// What redis is asked to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RedisCommand {
-    Get,
-    Set,
-}
-
-impl RedisCommand {
-    /// As redis-benchmark calls it.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Get => "get",
-            Self::Set => "set",
-        }
-    }
-}
-
-/// Whether a connection serves one request or many.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Connections {
-    Kept,
-    Closed,
 }
 
 /// How datagrams of one direction are sent and received.
@@ -204,13 +181,22 @@ pub(crate) struct Case {
     pub(crate) base: Side,
     /// Environment of the rsock side, beside the library.
     pub(crate) settings: &'static [(&'static str, &'static str)],
+    /// The promise for a machine with a [`KernelSpeed::Fast`] kernel.
     pub(crate) need: Need,
+    /// The promise for one with a slow kernel, if that differs.
+    pub(crate) need_beside_slow: Option<Need>,
     /// How many samples it gets for one of other rows: more where single samples are far apart.
     pub(crate) n_times: u32,
 }
 
 /// Message sizes, in bytes, of the bandwidth rows.
 pub(crate) const STREAM_SIZES: [usize; 6] = [64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 1 << 20];
+
+/// What the names of rows about services begin with.
+pub(crate) const SERVICES: &str = "services.";
+
+/// Requests per second of [`Work::CpuPerRequest`].
+pub(crate) const PACED_RATE: u32 = 1000;
 
 /// Datagrams in a batch of [`Calls::Batches`].
 pub(crate) const BATCH: u16 = 32;
@@ -239,7 +225,15 @@ impl Case {
 
     /// Whether it is about a service, and so measured only where it is named.
     pub(crate) fn is_service(&self) -> bool {
-        matches!(self.work, Work::Service(_))
+        self.id.starts_with(SERVICES)
+    }
+
+    /// The row with the promise for a machine whose kernel is so fast.
+    pub(crate) fn beside(mut self, kernel: KernelSpeed) -> Self {
+        if let (KernelSpeed::Slow, Some(need)) = (kernel, self.need_beside_slow) {
+            self.need = need;
+        }
+        self
     }
 
     /// Whether it is measured on an RDMA device.
@@ -261,7 +255,26 @@ impl Case {
             base: Side::Kernel,
             settings: &[],
             need: Need::Nothing,
+            need_beside_slow: None,
             n_times: 1,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_kernel_changes_only_promises_that_depend_on_it() {
+        let need = |id: &str, kernel| {
+            let case = all().into_iter().find(|case| case.id == id).unwrap();
+            case.beside(kernel).need
+        };
+        let fast = KernelSpeed::of(Duration::from_micros(19));
+        let slow = KernelSpeed::of(Duration::from_micros(20));
+        assert_eq!(need("services.redis.get.1", fast), Need::RatioAtLeast { least: 2.0, aim: 4.0 });
+        assert_eq!(need("services.redis.get.1", slow), Need::RatioAtLeast { least: 4.0, aim: 4.0 });
+        assert_eq!(need("rr", fast), need("rr", slow));
     }
 }

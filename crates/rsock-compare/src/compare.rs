@@ -1,12 +1,12 @@
 //! The comparison: chooses its rows, runs them, and writes the results where the user wants them.
 
 use crate::bench::Bench;
-use crate::case::{self, Case, Place};
+use crate::case::{self, Case, KernelSpeed, Place};
 use crate::environment::Environment;
 use crate::installed::Programs;
 use crate::output_file::OutputFile;
 use crate::result::Comparison;
-use crate::{report, runner};
+use crate::{kernel_speed, report, runner};
 use clap::ValueEnum;
 use rsock_cli::error::Error;
 use rsock_cli::{affinity, library, output, rdma_devices};
@@ -19,7 +19,7 @@ pub(crate) struct Args {
     /// Write all samples and the environment to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draw bandwidth and latency into this file
+    /// Draw bandwidth and latency into this file, or the ratios of services if only those are run
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Write the tables with the spread of the samples, as Markdown, to this file
@@ -68,15 +68,19 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let json = args.json.as_deref().map(OutputFile::open).transpose()?;
     let svg = args.svg.as_deref().map(OutputFile::open).transpose()?;
     let markdown = args.markdown.as_deref().map(OutputFile::open).transpose()?;
+    let cpus = two_cpus()?;
     let bench = Bench {
         library: library::find()?,
         c_library: library::find_c().ok(),
         device,
         exe: std::env::current_exe().map_err(Error::io("cannot tell where this program is"))?,
         programs: Programs::find(),
-        cpus: two_cpus()?,
+        cpus,
         time: Duration::from_secs(args.time.into()),
+        kernel_round_trip: kernel_speed::round_trip(cpus)?,
     };
+    let kernel = KernelSpeed::of(bench.kernel_round_trip);
+    let cases: Vec<_> = cases.into_iter().map(|case| case.beside(kernel)).collect();
     // An even number, so that each side is measured first as often as the other: kernel TCP's
     // connect rate falls with every connection in TIME_WAIT.
     let runs = args.runs.unwrap_or(if args.quick { 3 } else { 6 });

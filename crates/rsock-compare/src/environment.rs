@@ -21,6 +21,8 @@ pub(crate) struct Environment {
     /// The two CPUs that were used.
     pub(crate) cpus: [usize; 2],
     pub(crate) kernel: String,
+    /// Median round trip of a byte between these CPUs over the kernel's TCP, in microseconds.
+    pub(crate) kernel_round_trip_us: f64,
     /// The RDMA device that was measured on, and its address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) rdma_device: Option<String>,
@@ -58,6 +60,7 @@ impl Environment {
                 .unwrap_or_default()
                 .trim()
                 .to_owned(),
+            kernel_round_trip_us: bench.kernel_round_trip.as_secs_f64() * 1e6,
             rdma_device: bench.device.as_ref().map(|(name, ip)| format!("{name} ({ip})")),
             started_at: now.as_secs(),
             runs,

@@ -8,6 +8,7 @@
 use rsock_cli::error::Error;
 use rsock_cli::output;
 use rsock_cli::perf::{ends, parse_size};
+use rustix::process::{Resource, getrlimit, setrlimit};
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -122,15 +123,36 @@ fn poll(fds: &mut [libc::pollfd]) -> io::Result<()> {
     }
 }
 
-/// Raises the soft limit as far as needed and permitted; a shortage shows when streams connect.
-fn allow_descriptors(streams: usize) {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    const OTHERS: u64 = 512;
+/// Why so many streams cannot be opened by a process, if the limit of descriptors forbids it.
+pub(crate) fn lacks_descriptors(streams: u64) -> Option<String> {
+    let needed = streams + OTHERS;
+    let maximum = getrlimit(Resource::Nofile).maximum.filter(|maximum| *maximum < needed)?;
+    Some(format!("a process may have only {maximum} descriptors, and needs {needed}"))
+}
+
+/// Descriptors of a process beside its streams.
+const OTHERS: u64 = 512;
+
+/// Raises the soft limit of descriptors as far as needed and permitted; a shortage shows when streams connect.
+pub(crate) fn allow_descriptors(streams: usize) {
     let mut limit = getrlimit(Resource::Nofile);
-    let wanted = 2 * streams as u64 + OTHERS;
+    let wanted = (streams as u64).saturating_mul(2).saturating_add(OTHERS);
     if limit.current.is_some_and(|current| current < wanted) {
         limit.current = Some(limit.maximum.map_or(wanted, |maximum| maximum.min(wanted)));
         // The old limit stays if this is refused.
         let _ = setrlimit(Resource::Nofile, limit);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_of_descriptors_that_is_too_low_is_named() {
+        assert_eq!(lacks_descriptors(1), None);
+        let Some(maximum) = getrlimit(Resource::Nofile).maximum else { return };
+        let why = lacks_descriptors(maximum).unwrap();
+        assert!(why.contains(&format!("only {maximum} descriptors")), "{why}");
     }
 }

@@ -1,10 +1,13 @@
 //! Programs of others that rows are measured with: where they are.
 
-use crate::case::Service;
+mod postgres;
+
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+pub(super) use postgres::Postgres;
 
 /// The variable that names a directory in which packages were unpacked.
 const DIRECTORY_ENV: &str = "RSOCK_TOOLS";
@@ -18,12 +21,18 @@ pub(super) struct Programs {
     pub(super) rstream: Option<Program>,
     pub(super) redis_server: Option<Program>,
     pub(super) redis_benchmark: Option<Program>,
+    pub(super) redis_cli: Option<Program>,
     pub(super) memcached: Option<Program>,
     pub(super) memcaslap: Option<Program>,
     pub(super) ab: Option<Program>,
     pub(super) nginx: Option<Program>,
     pub(super) haproxy: Option<Program>,
     pub(super) wrk: Option<Program>,
+    /// The programs of PostgreSQL, or why they cannot be run.
+    pub(super) postgres: Result<Postgres, String>,
+    pub(super) python3: Option<Program>,
+    pub(super) node: Option<Program>,
+    pub(super) java: Option<Program>,
     pub(super) ib_write_lat: Option<Program>,
     pub(super) ib_write_bw: Option<Program>,
     /// `rdma` of iproute2, which lists the kernel's RDMA identifiers.
@@ -38,6 +47,8 @@ pub(super) struct Program {
     path: PathBuf,
     /// Directories of its libraries, if those are not the system's.
     libraries: Option<OsString>,
+    /// Variables that it must not see.
+    hidden: &'static [&'static str],
 }
 
 impl Programs {
@@ -54,12 +65,17 @@ impl Programs {
             rstream: find("rstream"),
             redis_server: find("redis-server"),
             redis_benchmark: find("redis-benchmark"),
+            redis_cli: find("redis-cli"),
             memcached: find("memcached"),
             memcaslap: find("memcaslap"),
             ab: find("ab"),
             nginx: find("nginx"),
             haproxy: find("haproxy"),
             wrk: find("wrk"),
+            postgres: Postgres::find(root.as_deref(), &dirs),
+            python3: find("python3").map(Program::without_python_settings),
+            node: find("node"),
+            java: find("java"),
             ib_write_lat: find("ib_write_lat"),
             ib_write_bw: find("ib_write_bw"),
             rdma: find("rdma"),
@@ -86,27 +102,6 @@ impl Programs {
             (LIBRSPRELOAD, self.librspreload.is_some()),
         ])
     }
-
-    /// The program without which a row about `service` cannot be measured.
-    pub(super) fn missing_for(&self, service: Service) -> Option<&'static str> {
-        let redis = [
-            ("redis-server", self.redis_server.is_some()),
-            ("redis-benchmark", self.redis_benchmark.is_some()),
-        ];
-        let memcached =
-            [("memcached", self.memcached.is_some()), ("memcaslap", self.memcaslap.is_some())];
-        let by_ab = [("nginx", self.nginx.is_some()), ("ab", self.ab.is_some())];
-        let nginx = [("nginx", self.nginx.is_some()), ("wrk", self.wrk.is_some())];
-        let haproxy = [("haproxy", self.haproxy.is_some())];
-        let missing = match service {
-            Service::Redis { .. } => missing(redis),
-            Service::Memcached { .. } => missing(memcached),
-            Service::NginxByAb { .. } => missing(by_ab),
-            Service::Nginx { .. } => missing(nginx),
-            Service::Haproxy { .. } => [missing(haproxy), missing(nginx)].concat(),
-        };
-        missing.first().copied()
-    }
 }
 
 fn missing<const N: usize>(found: [(&'static str, bool); N]) -> Vec<&'static str> {
@@ -116,23 +111,45 @@ fn missing<const N: usize>(found: [(&'static str, bool); N]) -> Vec<&'static str
 impl Program {
     /// Returns a command that runs it.
     pub(super) fn command(&self) -> Command {
-        let mut command = Command::new(&self.path);
+        self.command_below(&self.path)
+    }
+
+    /// Returns a command for another program, which runs this one.
+    pub(super) fn command_below(&self, runner: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(runner);
         if let Some(libraries) = &self.libraries {
             command.env("LD_LIBRARY_PATH", libraries);
+        }
+        for variable in self.hidden {
+            command.env_remove(variable);
         }
         command
     }
 
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// An unpacked Python has its library beside it; these lead to that of another.
+    fn without_python_settings(self) -> Self {
+        match self.libraries {
+            Some(_) => Self { hidden: &["PYTHONHOME", "PYTHONPATH"], ..self },
+            None => self,
+        }
+    }
+
     fn find(name: &str, root: Option<&Path>, path: &[PathBuf]) -> Option<Self> {
         let unpacked = root.and_then(|root| {
-            let bins = ["usr/bin", "usr/sbin", "bin", "sbin"];
-            let found = bins.iter().map(|bin| root.join(bin).join(name)).find(|p| p.is_file())?;
-            Some(Self { path: found, libraries: Some(library_path(root)) })
+            let bins = ["usr/bin", "usr/sbin", "bin", "sbin"].map(|bin| root.join(bin));
+            Self::find_in(name, &bins, Some(root))
         });
-        unpacked.or_else(|| {
-            let found = path.iter().map(|dir| dir.join(name)).find(|p| p.is_file())?;
-            Some(Self { path: found, libraries: None })
-        })
+        unpacked.or_else(|| Self::find_in(name, path, None))
+    }
+
+    /// Looks in directories, which are below `root` if they were unpacked there.
+    fn find_in(name: &str, dirs: &[PathBuf], root: Option<&Path>) -> Option<Self> {
+        let path = dirs.iter().map(|dir| dir.join(name)).find(|path| path.is_file())?;
+        Some(Self { path, libraries: root.map(library_path), hidden: &[] })
     }
 }
 

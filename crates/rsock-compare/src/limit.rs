@@ -199,7 +199,11 @@ fn through(ring: &Ring, cpus: [usize; 2], size: usize, volume: u64, kernel: Kern
 }
 
 /// Runs two loops, each on a CPU of its own, and returns the time until both were done.
-fn on_two(cpus: [usize; 2], first: impl FnOnce() + Send, second: impl FnOnce() + Send) -> Duration {
+pub(crate) fn on_two(
+    cpus: [usize; 2],
+    first: impl FnOnce() + Send,
+    second: impl FnOnce() + Send,
+) -> Duration {
     let barrier = Barrier::new(2);
     let begin = |cpu| {
         // A thread that cannot be bound stays where it is, which only costs accuracy.

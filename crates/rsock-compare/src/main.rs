@@ -10,11 +10,13 @@ mod bench;
 mod case;
 mod collected;
 mod compare;
+mod ends;
 mod environment;
 mod hold;
 mod incast;
 mod installed;
 mod judge;
+mod kernel_speed;
 mod limit;
 mod measure;
 mod output_file;
@@ -59,6 +61,9 @@ enum Command {
     /// Open streams, use each once and keep them: an end of the rows about streams at rest
     #[command(hide = true)]
     Hold(hold::Args),
+    /// An end of the rows about services
+    #[command(hide = true)]
+    End(ends::Args),
     /// The loops of `rsock perf`: an end of the rows that run them
     #[command(hide = true)]
     Perf(perf::Args),
@@ -69,6 +74,7 @@ fn main() -> ExitCode {
         None => compare::run(&cli.compare),
         Some(Command::Incast(args)) => incast::run(&args),
         Some(Command::Hold(args)) => hold::run(&args),
+        Some(Command::End(args)) => ends::run(&args),
         Some(Command::Perf(args)) => perf::run(&args),
     })
 }

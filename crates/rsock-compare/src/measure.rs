@@ -1,5 +1,7 @@
 //! One sample of one side: starts the programs, waits for their figure and parses it.
 
+mod service;
+
 use crate::bench::Bench;
 use crate::case::{BATCH, Calls, Case, Netperf, Side, Unit, Work};
 use crate::collected::Collected;
@@ -46,8 +48,18 @@ pub(crate) fn start_servers(bench: &Bench, case: &Case, side: Side) -> Result<Ve
             Ok(vec![rstream::start_server(bench, rstream, case, side, volume)?])
         }
         (Work::Service(service), ..) => services::start_servers(bench, case, side, service),
+        (Work::CpuPerRequest, ..) => Ok(vec![services::start_redis(bench, case, side)?]),
+        (Work::IdleInEpoll(_), ..) => Ok(vec![services::start_epoll_server(bench, case, side)?]),
         (Work::Iperf, _, Some(iperf3)) => Ok(vec![iperf::start_server(bench, iperf3, case, side)?]),
         _ => Ok(Vec::new()),
+    }
+}
+
+/// Why a row cannot be measured here.
+pub(crate) fn obstacle(bench: &Bench, case: &Case) -> Option<String> {
+    match case.work {
+        Work::Service(service) => services::lacks(bench, service),
+        _ => bench.lacks(case).map(|missing| format!("{missing} was not found")),
     }
 }
 
@@ -78,13 +90,12 @@ pub(crate) fn measure(
             finish_all(bench, clients, iperf::parse)
         }
         Work::Service(service) => {
-            let Some(front) = servers.first() else { return Err(absent("the service")) };
-            let client = services::start_client(bench, case, side, service, front.port)?;
-            let measured =
-                finish_all(bench, vec![client], |output| services::parse(output, service));
+            let measured = service::rate(bench, case, side, service, servers);
             servers.iter().for_each(|server| services::remove_files(server.port));
             measured
         }
+        Work::CpuPerRequest => service::cpu_per_request(bench, case, side, servers),
+        Work::IdleInEpoll(streams) => service::wake_ups(bench, case, side, streams, servers),
         Work::RstreamRr => {
             let Some(program) = &bench.programs.rstream else { return Err(absent("rstream")) };
             let volume = rstream::Volume::ROUND_TRIPS;
@@ -113,13 +124,7 @@ pub(crate) fn measure(
         Work::Memory => {
             held(bench, case, side, 1000, |pids| Ok(process::memory(pids)? as f64 / 1000.0))
         }
-        Work::Idle => held(bench, case, side, 100, |pids| {
-            const WATCHED: Duration = Duration::from_secs(3);
-            let before = process::switches(pids)?;
-            pause(WATCHED);
-            let after = process::switches(pids)?;
-            Ok(after.saturating_sub(before) as f64 / WATCHED.as_secs_f64())
-        }),
+        Work::Idle => held(bench, case, side, 100, switches_per_second),
         Work::Cpu => cpu_at_rate(bench, case, side),
         Work::Quotient(..) | Work::Memcpy(_) => Err(Error::Failed("this row runs nothing".into())),
     }
@@ -150,6 +155,15 @@ fn limit_of(bench: &Bench, case: &Case) -> Result<Measured, Error> {
         }
         _ => Err(Error::Failed("no limit is known".into())),
     }
+}
+
+/// Context switches of processes that rest.
+fn switches_per_second(pids: &[u32]) -> Result<f64, Error> {
+    const WATCHED: Duration = Duration::from_secs(3);
+    let before = process::switches(pids)?;
+    pause(WATCHED);
+    let after = process::switches(pids)?;
+    Ok(after.saturating_sub(before) as f64 / WATCHED.as_secs_f64())
 }
 
 /// Reads the counters of the first client half-way, then adds up the figures of all clients.

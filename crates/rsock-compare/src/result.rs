@@ -1,6 +1,6 @@
 //! The results: raw samples, medians and verdicts, as the JSON file has them.
 
-use crate::case::{Case, Need, Place, Side, Unit, Work};
+use crate::case::{Case, Need, Place, SERVICES, Side, Unit, Work};
 use crate::environment::Environment;
 use crate::judge::{self, Judgement, Verdict};
 use crate::limit::Placement;
@@ -120,6 +120,11 @@ impl Row {
     /// Whether it was measured on an RDMA device.
     pub(crate) fn is_on_device(&self) -> bool {
         self.base == Side::C
+    }
+
+    /// Whether it is about a service.
+    pub(crate) fn is_service(&self) -> bool {
+        self.id.starts_with(SERVICES)
     }
 
     /// Median part of the bytes that did not use kernel TCP; `None` where nothing counted them.

@@ -16,11 +16,11 @@ pub(crate) fn run(bench: &Bench, cases: &[Case], runs: u32) -> Vec<Row> {
     for group in cases.chunk_by(|a, b| are_compared(cases, a, b)) {
         let samples = samples_of(bench, group, runs, &progress);
         for (case, samples) in group.iter().zip(samples) {
-            let row = match (case.work, bench.lacks(case)) {
+            let row = match (case.work, measure::obstacle(bench, case)) {
                 (Work::Quotient(..), _) => Row::quotient(case, &rows),
-                (_, Some(program)) => {
+                (_, Some(why)) => {
                     progress.advance(n_samples(case));
-                    Row::not_run(case, &format!("{program} was not found"))
+                    Row::not_run(case, &why)
                 }
                 (_, None) => Row::measured(case, samples),
             };
@@ -44,7 +44,11 @@ fn are_compared(cases: &[Case], a: &Case, b: &Case) -> bool {
 /// all of them alike.
 fn samples_of(bench: &Bench, cases: &[Case], runs: u32, progress: &Progress) -> Vec<Vec<Sample>> {
     let n_runs = |case: &Case| {
-        if is_measured(case) && bench.lacks(case).is_none() { runs * case.n_times } else { 0 }
+        if is_measured(case) && measure::obstacle(bench, case).is_none() {
+            runs * case.n_times
+        } else {
+            0
+        }
     };
     let mut samples: Vec<_> = cases.iter().map(|_| Vec::new()).collect();
     for run in 0..cases.iter().map(n_runs).max().unwrap_or(0) {
@@ -122,6 +126,7 @@ mod tests {
                 ["stream.64K", "stream.1M"],
                 ["stream.64K.pinned", "stream.1M.pinned"],
                 ["rdma.stream.64K", "rdma.stream.1M"],
+                ["services.busy.10", "services.busy.10000"],
             ]
         );
     }

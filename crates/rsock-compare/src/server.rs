@@ -55,6 +55,10 @@ impl Server {
         }
     }
 
+    pub(super) fn pid(&self) -> u32 {
+        self.child.pid()
+    }
+
     /// Waits until it has ended of its own accord.
     pub(super) fn finish(mut self, deadline: Instant) -> Result<(), Error> {
         let status = self.child.wait_until(deadline)?;
@@ -71,7 +75,8 @@ impl Server {
         listening: Listening<'_>,
         command: &impl Fn(u16) -> Result<Command, Error>,
     ) -> Result<Self, Error> {
-        const LIMIT: Duration = Duration::from_secs(10);
+        // Java compiles its source first.
+        const LIMIT: Duration = Duration::from_secs(30);
         const LOOK_EVERY: Duration = Duration::from_millis(2);
         let port = free_port().map_err(Error::io("no free port"))?;
         let mut command = command(port)?;
@@ -94,7 +99,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        const LIMIT: Duration = Duration::from_secs(2);
+        const LIMIT: Duration = Duration::from_secs(5);
         self.child.terminate(Instant::now() + LIMIT);
     }
 }

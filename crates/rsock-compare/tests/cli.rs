@@ -138,3 +138,61 @@ fn rows_that_could_not_run_are_marked_and_have_no_figures() {
         |label: &str| page.lines().find(|l| l.contains(label)).unwrap().matches('|').count();
     assert_eq!(cells("iperf3"), cells("---"));
 }
+
+/// The lines of a table and what is said below it, of rows that no program is found for.
+fn without_programs(dir: &Dir, rows: &str) -> String {
+    let mut command = compare(&["--runs", "1", "--pin", "no", "--only", rows]);
+    command.env("PATH", "").env_remove("RSOCK_TOOLS").env("RSOCK_PRELOAD", dir.library());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+#[test]
+fn a_service_that_is_missing_is_not_measured_and_the_reason_is_given() {
+    let dir = Dir::new("services");
+    let table = without_programs(&dir, "services.echo.nio,services.redis.cli,services.node");
+    for (row, program) in [("echo.nio", "java"), ("redis.cli", "redis-server"), ("node", "node")] {
+        let note = format!("services.{row}: not measured: {program} was not found");
+        assert!(table.contains(&note), "{note}: {table}");
+    }
+}
+
+/// The library is an empty file, so both sides use kernel TCP: nothing may pass for rsock.
+#[test]
+fn connections_that_stay_on_tcp_are_no_sample_of_rsock() {
+    let dir = Dir::new("stay");
+    let table = without_programs(&dir, "services.echo.tokio");
+    let line = table.lines().find(|line| line.starts_with("Tokio echo")).unwrap();
+    assert!(line.contains("FAIL") && line.contains("/s"), "{line}");
+    assert!(table.contains("no connection of the library was seen"), "{table}");
+}
+
+#[test]
+fn services_alone_have_a_picture_of_their_own() {
+    let dir = Dir::new("picture");
+    let svg = dir.0.join("services.svg");
+    let mut command = compare(&["--runs", "1", "--pin", "no", "--only", "services.node"]);
+    command.arg("--svg").arg(&svg);
+    command.env("PATH", "").env_remove("RSOCK_TOOLS").env("RSOCK_PRELOAD", dir.library());
+    assert!(command.output().unwrap().status.success());
+    let svg = fs::read_to_string(svg).unwrap();
+    assert!(svg.contains("Node http 1K, 1 connection") && svg.contains("not measured"), "{svg}");
+}
+
+#[test]
+fn every_answer_of_the_epoll_server_comes_back_to_its_connection() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    drop(listener);
+    let mut server = compare(&["end", "epoll-server", &port]).spawn().unwrap();
+    let args = ["end", "epoll-client", "--busy", "3", "--idle", "150", "--time", "0.2", &port];
+    // Until the server listens.
+    let attempts = std::iter::repeat_with(|| compare(&args).output().unwrap()).take(200);
+    let output = attempts.into_iter().find(|output| output.status.success());
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let output = text(&output.unwrap().stdout);
+    let rate = output.trim().strip_prefix("rate: ").unwrap().parse::<f64>().unwrap();
+    assert!(rate > 0.0, "{output}");
+}

@@ -1,9 +1,8 @@
 //! The table of all rows.
 
-use super::{
-    Calls, Case, Connections, Need, Netperf, Place, RedisCommand, STREAM_SIZES, Service, Side,
-    Unit, Work, size_name,
-};
+mod services;
+
+use super::{Calls, Case, Need, Netperf, Place, STREAM_SIZES, Side, Unit, Work, size_name};
 
 /// Every row, in the order in which they are run and shown.
 pub(crate) fn all() -> Vec<Case> {
@@ -25,58 +24,7 @@ pub(crate) fn all() -> Vec<Case> {
     cases.extend(datagrams());
     cases.extend(at_rest());
     cases.extend(on_device());
-    cases.extend(services());
-    cases
-}
-
-/// Event-driven services. Their promises are for machines whose kernel answers a TCP request within
-/// 20 us.
-fn services() -> Vec<Case> {
-    let case = |id: &str, label: &str, service, least, aim| Case {
-        is_also_pinned: false,
-        work: Work::Service(service),
-        need: Need::RatioAtLeast { least, aim },
-        ..Case::new(&format!("services.{id}"), label, Unit::PerSecond, Place::Free)
-    };
-    let mut cases = Vec::new();
-    for command in [RedisCommand::Get, RedisCommand::Set] {
-        let name = command.name();
-        for (clients, pipeline, least, aim) in
-            [(1, 1, 2.0, 4.0), (50, 1, 1.4, 2.0), (50, 16, 1.2, 2.0)]
-        {
-            let (id, label) = match pipeline {
-                1 => {
-                    (format!("redis.{name}.{clients}"), format!("redis {name}, {clients} clients"))
-                }
-                _ => (
-                    format!("redis.{name}.{clients}.pipelined"),
-                    format!("redis {name}, {clients} clients, pipelined"),
-                ),
-            };
-            let service = Service::Redis { command, clients, pipeline };
-            cases.push(case(&id, &label, service, least, aim));
-        }
-    }
-    for (connections, least, aim) in [(1, 2.0, 4.0), (50, 1.4, 2.0)] {
-        let (id, label) =
-            (format!("memcached.{connections}"), format!("memcached, {connections} connections"));
-        cases.push(case(&id, &label, Service::Memcached { connections }, least, aim));
-    }
-    let nginx = |connections, size, reuse| Service::Nginx { connections, size, reuse };
-    let (kept, closed) = (Connections::Kept, Connections::Closed);
-    let page = Service::PAGE;
-    cases.extend([
-        case("nginx.1", "nginx 1K, 1 connection", nginx(1, page, kept), 1.5, 3.0),
-        case("nginx.64", "nginx 1K, 64 connections", nginx(64, page, kept), 1.35, 1.8),
-        case("nginx.large", "nginx 1M, 8 connections", nginx(8, 1 << 20, kept), 1.2, 2.0),
-        case("nginx.close", "nginx 1K, closed each time", nginx(8, page, closed), 0.97, 1.05),
-        case("nginx.ab", "nginx 1K, ab", Service::NginxByAb { clients: 8 }, 0.97, 1.05),
-    ]);
-    for connections in [1, 64] {
-        let (id, label) =
-            (format!("haproxy.{connections}"), format!("haproxy, {connections} connections"));
-        cases.push(case(&id, &label, Service::Haproxy { connections }, 1.2, 2.0));
-    }
+    cases.extend(services::all());
     cases
 }
 

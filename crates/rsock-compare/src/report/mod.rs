@@ -4,6 +4,7 @@ use crate::case::{Need, Place, Side, Unit};
 use crate::judge::Verdict;
 use crate::limit::Placement;
 use crate::result::{Comparison, Row};
+use rsock_cli::error::Error;
 use rsock_cli::table::{self, line, widths};
 use std::fmt::Write;
 use std::ops::Range;
@@ -11,9 +12,9 @@ use std::ops::Range;
 mod device;
 mod markdown;
 mod plot;
+mod services;
 
 pub(crate) use markdown::markdown;
-pub(crate) use plot::svg;
 
 const COLUMNS: [&str; 11] = [
     "", "kernel", "Unix", "rsock", "limit", "ratio", "of limit", "at least", "aim", "result",
@@ -38,6 +39,16 @@ fn spread(row: &Row, side: Side) -> String {
     }
 }
 
+/// Draws a picture: of bandwidth and latency, or of services if nothing else was run.
+pub(crate) fn svg(comparison: &Comparison) -> Result<String, Error> {
+    let rows = &comparison.rows;
+    if !rows.is_empty() && rows.iter().all(Row::is_service) {
+        services::svg(comparison)
+    } else {
+        plot::svg(comparison)
+    }
+}
+
 /// Returns the tables, and below them what a reader has to know.
 pub(crate) fn text(comparison: &Comparison) -> String {
     let env = &comparison.environment;
@@ -55,6 +66,13 @@ pub(crate) fn text(comparison: &Comparison) -> String {
     );
     if comparison.rows.iter().any(|row| !row.is_on_device()) {
         out.push_str("ratio = rsock : kernel TCP, or kernel UDP for datagrams\n");
+    }
+    if comparison.rows.iter().any(Row::is_service) {
+        let us = significant(env.kernel_round_trip_us);
+        let _ = writeln!(
+            out,
+            "A round trip over kernel TCP takes {us} us; from 20 us on, some services promise more."
+        );
     }
     if env.runs < LEAST_RUNS {
         let _ = writeln!(out, "A first look: fewer than {LEAST_RUNS} samples prove little.");
@@ -160,6 +178,7 @@ fn quantity(value: f64, unit: Unit) -> String {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
         Unit::Bytes => table::bytes(value as u64),
         Unit::CpuPerKib => format!("{} ns/KiB", significant(value)),
+        Unit::CpuPerRequest => format!("{} us/request", significant(value)),
         Unit::CpuMillis => format!("{} ms/s", significant(value)),
         Unit::Ratio => significant(value),
     }
@@ -228,9 +247,10 @@ fn notes(comparison: &Comparison) -> Vec<String> {
     }
     for row in &comparison.rows {
         if let Some(note) = &row.note
-            && (!row.samples.is_empty() || row.is_on_device())
+            && (!row.samples.is_empty() || row.is_on_device() || row.is_service())
         {
-            notes.push(format!("{}: {note}", row.id));
+            let what = if row.samples.is_empty() { "not measured: " } else { "" };
+            notes.push(format!("{}: {what}{note}", row.id));
         }
         if let Some(share) = row.fast_share().filter(|share| *share < NEARLY_ALL) {
             let percent = share * 100.0;

@@ -9,22 +9,24 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use rsock_cli::error::Error;
 
 /// Draws the sheet as SVG.
-pub(crate) fn svg(comparison: &Comparison) -> Result<String, Error> {
+pub(super) fn svg(comparison: &Comparison) -> Result<String, Error> {
     let mut svg = String::new();
     draw(comparison, &mut svg)
         .map_err(|e| Error::Failed(format!("cannot draw the picture: {e}")))?;
     Ok(svg)
 }
 
-type Sheet<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Outcome = Result<(), Box<dyn std::error::Error>>;
+pub(super) type Sheet<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+pub(super) type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 const SIZE: (u32, u32) = (1200, 520);
 const TITLE_HEIGHT: u32 = 56;
 const FONT: &str = "Helvetica, Arial, sans-serif";
-const INK: RGBColor = RGBColor(38, 42, 48);
-const FAINT: RGBColor = RGBColor(110, 117, 126);
-const GRID: RGBColor = RGBColor(228, 231, 235);
+pub(super) const INK: RGBColor = RGBColor(38, 42, 48);
+pub(super) const FAINT: RGBColor = RGBColor(110, 117, 126);
+pub(super) const GRID: RGBColor = RGBColor(228, 231, 235);
+/// The colour of rsock.
+pub(super) const RSOCK: RGBColor = RGBColor(0, 114, 178);
 
 /// Returns the name and colour of a side, the same on all panels. Colour-blind readers can tell the
 /// colours apart.
@@ -33,7 +35,7 @@ fn style(side: Side) -> (&'static str, RGBColor) {
         Side::Kernel => ("kernel TCP", RGBColor(120, 128, 140)),
         Side::Unix => ("Unix socket", RGBColor(230, 159, 0)),
         Side::C => ("C rsockets", RGBColor(213, 94, 0)),
-        Side::Rsock => ("rsock", RGBColor(0, 114, 178)),
+        Side::Rsock => ("rsock", RSOCK),
         Side::Limit => ("limit", RGBColor(0, 158, 115)),
     }
 }
@@ -238,6 +240,6 @@ fn short(value: f64) -> String {
     }
 }
 
-fn text(size: f64, colour: RGBColor, align: HPos) -> TextStyle<'static> {
+pub(super) fn text(size: f64, colour: RGBColor, align: HPos) -> TextStyle<'static> {
     (FONT, size).into_font().color(&colour).pos(Pos::new(align, VPos::Top))
 }
