@@ -71,7 +71,7 @@ fn unpack(dir: &Path) -> Done {
     }
     steps::remove(&dir.join("apt"))?;
     for program in programs() {
-        let place = ["usr/bin", "bin", "usr/sbin"]
+        let place = ["usr/bin", "bin", "usr/sbin", "usr/lib/postgresql/15/bin"]
             .iter()
             .find(|place| root.join(place).join(program).is_file())
             .ok_or_else(|| Failure::new(format!("no package brought `{program}`")))?;
@@ -192,6 +192,15 @@ const PACKAGES: &[Package] = &[
     Package { name: "apache2-utils", programs: &["ab"] },
     Package { name: "haproxy", programs: &["haproxy"] },
     Package { name: "wrk", programs: &["wrk"] },
+    Package { name: "socat", programs: &["socat"] },
+    Package { name: "apache2-bin", programs: &["apache2"] },
+    Package { name: "postgresql-15", programs: &["initdb", "postgres"] },
+    Package { name: "postgresql-client-15", programs: &["pgbench", "psql"] },
+    // Headers and libraries that C programs of the tests are compiled with.
+    Package { name: "liburing-dev", programs: &[] },
+    Package { name: "liburing2", programs: &[] },
+    Package { name: "libuv1-dev", programs: &[] },
+    Package { name: "libuv1", programs: &[] },
     Package { name: "librdmacm1", programs: &[] },
     Package { name: "libibverbs1", programs: &[] },
 ];
