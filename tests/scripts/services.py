@@ -59,6 +59,33 @@ async def http(reader, writer, _name, data):
     expect(path, await reader.readexactly(length), content(path, len(data)))
 
 
+async def message(reader):
+    """A message of PostgreSQL's protocol: its kind, and its bytes."""
+    kind = await reader.readexactly(1)
+    length = int.from_bytes(await reader.readexactly(4), "big")
+    return kind, await reader.readexactly(length - 4)
+
+
+async def postgresql(reader, writer, name, data):
+    def send(kind, content):
+        writer.write(kind + (len(content) + 4).to_bytes(4, "big") + content)
+
+    if name.endswith(".0") and not hasattr(writer, "is_open"):
+        send(b"", (3 << 16).to_bytes(4, "big") + b"user\0postgres\0\0")
+        writer.is_open = True
+        while (await message(reader))[0] != b"Z":
+            pass
+    text = data.hex().encode()
+    send(b"Q", b"SELECT '%s'\0" % text)
+    await writer.drain()
+    rows = []
+    while (answer := await message(reader))[0] != b"Z":
+        if answer[0] == b"D":
+            rows.append(answer[1])
+    # One column, and its length.
+    expect(name, b"".join(rows), b"\0\1" + len(text).to_bytes(4, "big") + text)
+
+
 async def echo(reader, writer, name, data):
     writer.write(data)
     await writer.drain()

@@ -5,6 +5,7 @@
 //! is not there is looked up in `PATH`.
 
 use std::env;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -41,8 +42,7 @@ impl<P: AsRef<Path> + ?Sized> From<&P> for Tool {
 /// Looks for a program.
 #[must_use]
 pub fn find(name: &str) -> Option<Tool> {
-    let dir = env::var_os("RSOCK_TOOLS").map(PathBuf::from).or_else(default_dir);
-    dir.and_then(|dir| find_in(&dir, name)).or_else(|| find_on_path(name))
+    directory().and_then(|dir| find_in(&dir, name)).or_else(|| find_on_path(name))
 }
 
 /// Looks for a program that the calling test cannot do without.
@@ -54,6 +54,34 @@ pub fn require(name: &str) -> Tool {
     find(name).unwrap_or_else(|| {
         panic!("`{name}` is needed and not there: `cargo xtask tools` fetches it")
     })
+}
+
+/// Flags for a C compiler that uses a fetched library, `-lNAME` for example. Where none was
+/// fetched, the machine's own is used.
+#[must_use]
+pub fn library_flags(library: &str) -> Vec<OsString> {
+    let mut flags = Vec::new();
+    if let Some(root) = directory().map(|dir| dir.join("root/usr"))
+        && let Ok(places) = root.join("lib").read_dir()
+    {
+        flags.extend(["-isystem".into(), root.join("include").into()]);
+        for place in places.filter_map(Result::ok).map(|entry| entry.path()) {
+            if place.to_string_lossy().ends_with("-linux-gnu") {
+                for flag in ["-L", "-Wl,-rpath,"] {
+                    let mut flag = OsString::from(flag);
+                    flag.push(&place);
+                    flags.push(flag);
+                }
+            }
+        }
+    }
+    flags.push(library.into());
+    flags
+}
+
+/// Where the fetched programs are or should be.
+fn directory() -> Option<PathBuf> {
+    env::var_os("RSOCK_TOOLS").map(PathBuf::from).or_else(default_dir)
 }
 
 fn find_in(dir: &Path, name: &str) -> Option<Tool> {

@@ -1,14 +1,15 @@
-//! Event-driven services of Debian over the preload library, unmodified: what they answer is right
-//! in all mixed pairs, and with the library in both ends their connections leave TCP although both
-//! ends wait in epoll.
+//! Services of Debian over the preload library, unmodified: what they answer is right in all mixed
+//! pairs, and with the library in both ends their connections leave TCP, although an end waits in
+//! epoll, or a child that the server has forked goes on with what its parent has accepted.
 
 use rsock_tests::{
     Running, Watchdog, assert_worked, await_tcp_listener, has_left_tcp, preload_library, tools,
 };
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -25,6 +26,25 @@ fn program(name: &str, with_library: bool) -> Command {
     command.env_remove("LD_PRELOAD");
     if with_library {
         command.env("LD_PRELOAD", preload_library());
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// As [`program`], for one that refuses to run as root. Its files are those of the user that the
+/// test runs as.
+fn program_of_user(name: &str, with_library: bool) -> Command {
+    let plain = program(name, with_library);
+    if !geteuid().is_root() {
+        return plain;
+    }
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-user=1000", "--map-group=1000"]).arg(plain.get_program());
+    for (key, value) in plain.get_envs() {
+        match value {
+            Some(value) => command.env(key, value),
+            None => command.env_remove(key),
+        };
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
@@ -69,7 +89,7 @@ fn has_moved(process: &mut Running) -> bool {
 
 /// Runs the script's client `part` against services that `start` starts, at a port, in all mixed
 /// pairs.
-fn serves(part: &str, mut services: impl FnMut(u16, bool) -> Vec<Running>) {
+fn serves<S>(part: &str, mut services: impl FnMut(u16, bool) -> S) {
     let _watchdog = Watchdog::new(Duration::from_secs(240));
     for (server, client) in MIXED {
         // Longer and longer, until a connection leaves TCP.
@@ -159,5 +179,78 @@ fn haproxy_before_nginx() {
 fn asyncio() {
     serves("echo", |port, with_library| {
         vec![start(&mut script("server", port, "", with_library), port)]
+    });
+}
+
+/// socat, which forks a child for each connection, and closes it itself.
+fn socat(to: &str) {
+    serves("echo", |port, with_library| {
+        let mut server = program("socat", with_library);
+        server.arg(format!("TCP-LISTEN:{port},bind=127.0.0.1,fork,reuseaddr")).arg(to);
+        start(&mut server, port)
+    });
+}
+
+#[test]
+fn socat_with_a_child_for_each_connection() {
+    socat("PIPE");
+}
+
+/// The child forks another process, which has the connection until it becomes `cat`.
+#[test]
+fn socat_with_a_program_for_each_connection() {
+    socat("EXEC:cat");
+}
+
+/// Each child accepts connections, one after the other.
+#[test]
+fn apache_with_children_of_one_connection_each() {
+    let dir = directory("apache");
+    let dir = dir.to_str().expect("a path in UTF-8");
+    let output = script("files", 0, dir, false).output();
+    assert_worked("the files", &output.expect("python3"));
+    let program_file = fs::canonicalize(tools::require("apache2").path).expect("apache2");
+    let modules = program_file.parent().expect("its directory").join("../lib/apache2/modules");
+    let modules = modules.display();
+    serves("http", |port, with_library| {
+        let configuration = format!(
+            "ServerRoot {dir}\nServerName localhost\nListen 127.0.0.1:{port}\nUser #1000\n\
+             Group #1000\nPidFile {dir}/pid.{port}\nErrorLog {dir}/errors\nMutex pthread\n\
+             LoadModule mpm_prefork_module {modules}/mod_mpm_prefork.so\n\
+             LoadModule authz_core_module {modules}/mod_authz_core.so\n\
+             StartServers 10\nMaxKeepAliveRequests 0\nKeepAliveTimeout 240\nTimeout 240\n\
+             DocumentRoot {dir}\n"
+        );
+        let path = format!("{dir}/apache.conf");
+        fs::write(&path, configuration).expect("the configuration");
+        let mut server = program_of_user("apache2", with_library);
+        server.args(["-f", &path, "-DFOREGROUND"]);
+        start(&mut server, port)
+    });
+}
+
+/// PostgreSQL, told to end when it is dropped: its children lead process groups of their own, and
+/// it has memory that would outlive it.
+struct Postgres(Running);
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        let pid = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw).expect("its id");
+        let _ = kill_process(pid, Signal::INT);
+        let _ = Child::wait(&mut self.0);
+    }
+}
+
+/// A child for each connection, which its parent has accepted.
+#[test]
+fn postgresql() {
+    let dir = directory("postgresql").join("data");
+    let mut init = program_of_user("initdb", false);
+    init.args(["-U", "postgres", "-A", "trust", "--no-sync", "--locale=C", "-E", "UTF8", "-D"]);
+    assert_worked("initdb", &init.arg(&dir).output().expect("initdb"));
+    serves("postgresql", |port, with_library| {
+        let mut server = program_of_user("postgres", with_library);
+        server.args(["-h", "127.0.0.1", "-k", "", "-F", "-p", &port.to_string(), "-D"]).arg(&dir);
+        Postgres(start(&mut server, port))
     });
 }

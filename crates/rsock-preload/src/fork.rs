@@ -5,7 +5,7 @@
 //! process holds it. The child keeps the parent's view of the table.
 
 use crate::native_peer::listeners;
-use crate::{event_set, fdtable, log, signal};
+use crate::{event_set, fdtable, log, signal, tcp_only};
 use rsock_core::accelerate::Halt;
 use rsock_core::fork;
 use std::ptr;
@@ -65,6 +65,7 @@ unsafe extern "C" fn in_child() {
     listeners::after_fork_in_child();
     signal::unlock_after_fork();
     fdtable::after_fork_in_child();
+    tcp_only::after_fork_in_child();
     event_set::after_fork_in_child();
     log::line(format_args!("forked"));
 }

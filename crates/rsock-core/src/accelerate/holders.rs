@@ -96,6 +96,18 @@ impl Holders {
         };
         self.has_overflown.load(Ordering::Acquire) || self.pids.iter().any(is_other)
     }
+
+    /// Forgets other processes that have no descriptor of the socket with this inode: a child that
+    /// has become another program, which closed them.
+    pub(in crate::accelerate) fn forget_former(&self, me: u32, inode: u64) {
+        for at in &self.pids {
+            let pid = at.load(Ordering::Acquire);
+            let is_concerned = pid != 0 && pid != me && pid != EXPECTED_CHILD;
+            if is_concerned && !crate::sys::may_have_socket(pid, inode) {
+                self.remove(pid);
+            }
+        }
+    }
 }
 
 /// Whether the process runs; one that has exited and was not waited for does not.

@@ -6,6 +6,7 @@ mod clock;
 mod descriptors;
 mod forking;
 mod poll;
+mod procfs;
 mod signals;
 pub(crate) mod sock_diag;
 mod socket_options;
@@ -14,6 +15,7 @@ pub(crate) use clock::{now, tick, time_left};
 pub(crate) use descriptors::{close, is_table_half_full, with_spare_descriptors};
 pub(crate) use forking::{forks, get_or_make};
 pub(crate) use poll::{epoll_add, poll_bits, poll_flags, ppoll, sleep};
+pub(crate) use procfs::may_have_socket;
 pub(crate) use signals::{block_signals, restore_signals};
 pub use socket_options::n_dropped;
 pub(crate) use socket_options::{

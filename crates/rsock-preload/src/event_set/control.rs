@@ -65,14 +65,17 @@ pub(crate) fn control(
             (_, Some(_)) if is_deleted => Some(Err(rustix::io::Errno::NOENT.into())),
             (Control::Add(event), Some(number)) => {
                 let is_on_ring = state.members.get(number).is_some_and(|m| m.ring.is_some());
-                // The kernel says so itself of a descriptor that it watches.
-                is_on_ring.then(|| {
-                    check_exclusive(event.events)?;
-                    let is_set = super::find(fd).is_some();
-                    let is_invalid = is_set && event.events & EXCLUSIVE != 0;
-                    let error = [rustix::io::Errno::EXIST, rustix::io::Errno::INVAL];
-                    Err(error[usize::from(is_invalid)].into())
-                })
+                if is_on_ring {
+                    let refused = check_exclusive(event.events).and_then(|()| {
+                        let is_set = super::find(fd).is_some();
+                        let is_invalid = is_set && event.events & EXCLUSIVE != 0;
+                        let error = [rustix::io::Errno::EXIST, rustix::io::Errno::INVAL];
+                        Err(error[usize::from(is_invalid)].into())
+                    });
+                    Some(refused)
+                } else {
+                    state.add_known(fd, event)
+                }
             }
             (Control::Modify(event), Some(number)) => state.modify(set, number, event),
             (Control::Delete, Some(number)) => Some(state.delete(set, number)),
@@ -186,6 +189,17 @@ impl State {
         let fd = self.members.get(number).map(|member| member.fd)?;
         let _ = kernel::remove(self.fd, fd);
         self.remove(set, number);
+        None
+    }
+
+    /// Adds a member that the kernel watches already, and says so. Some programs do that before
+    /// each change, libuv for example: it must not cost the stream its ring. `None` if the number
+    /// has come to name another file, of which the library knows nothing.
+    fn add_known(&self, fd: RawFd, event: epoll_event) -> Option<io::Result<()>> {
+        if let Err(e) = kernel::add(self.fd, fd, event.events, event.u64) {
+            return Some(Err(e));
+        }
+        let _ = kernel::remove(self.fd, fd);
         None
     }
 

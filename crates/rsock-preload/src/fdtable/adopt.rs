@@ -18,6 +18,7 @@ pub(super) fn adopt_or_find(fd: c_int, entry: &AtomicU64, direction: Direction) 
     if guard::is_in_core() {
         return None;
     }
+    let mut has_looked = false;
     loop {
         let word = Word(entry.load(Ordering::Acquire));
         match word.kind() {
@@ -37,6 +38,10 @@ pub(super) fn adopt_or_find(fd: c_int, entry: &AtomicU64, direction: Direction) 
             _ if interrupt::is_in_handler() => return None,
             _ if tcp_only::is_on() => {
                 replace(entry, word, word.with_kind(EMPTY));
+            }
+            _ if !has_looked => {
+                tcp_only::look_for_io_uring(fd);
+                has_looked = true;
             }
             _ => {
                 // SAFETY: not -1; the program's own, as in `Handle::fd`.

@@ -48,8 +48,16 @@ impl AcceleratedStream {
             return;
         }
         let Ok(mut search) = self.search.try_lock() else { return };
-        if search.is_over() || self.has(FLAG_PINNED) || self.is_shared() {
+        if search.is_over() || self.has(FLAG_PINNED) {
             return;
+        }
+        if self.is_shared() {
+            if calls.is_power_of_two() {
+                self.forget_former_holders(fd);
+            }
+            if self.is_shared() {
+                return;
+            }
         }
         let since = *sys::get_or_make(&self.search_began, sys::now);
         let give_up = if search.is_remote() { REMOTE_SEARCH_LIMIT } else { SEARCH_LIMIT.1 };

@@ -135,6 +135,13 @@ impl AcceleratedStream {
         self.dirs.holders.0.has_others(family::process().0)
     }
 
+    /// Forgets processes that held this stream and have become other programs.
+    pub(super) fn forget_former_holders(&self, fd: BorrowedFd<'_>) {
+        if let Ok(stat) = rustix::fs::fstat(fd) {
+            self.dirs.holders.0.forget_former(family::process().0, stat.st_ino);
+        }
+    }
+
     /// To be called when the process is about to fork. A stream that has found its peer goes back
     /// to TCP, for good; another does not search for its peer as long as more than one process
     /// holds it.
