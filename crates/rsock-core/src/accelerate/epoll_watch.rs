@@ -109,7 +109,7 @@ pub struct EpollState {
     pub ended_on_tcp: bool,
     /// Whether the kernel knows that both directions have ended.
     pub has_hung_up: bool,
-    /// Whether the ring has failed.
+    /// Whether the ring has failed, between hosts: on one host the socket tells.
     pub has_failed: bool,
     /// Between hosts: TCP has ended, and the end of the stream may still be on its way on the ring.
     pub is_end_pending: bool,
@@ -295,7 +295,7 @@ impl AcceleratedStream {
             has_kernel_news: ended || has_error || is_urgent,
             ended_on_tcp,
             has_hung_up: kernel.contains(PollFlags::HUP),
-            has_failed: self.path().is_some_and(Path::has_failed),
+            has_failed: self.path().is_some_and(|path| path.is_remote() && path.has_failed()),
             is_end_pending: ended_on_tcp && self.is_end_pending(),
             is_receive_due: ended_on_tcp && self.end_retry_after().is_some(),
         })

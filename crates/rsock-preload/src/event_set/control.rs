@@ -1,6 +1,7 @@
 //! `epoll_ctl` on sets that this process has made, for descriptors that are streams.
 
 use super::members::{AnnouncedBy, Member, split, watch_id};
+use super::mistake::is_mistaken;
 use super::own_fds::OwnEvent;
 use super::{EventSet, PolledEventSet, State, kernel, sets_of, stream_of};
 use crate::epoll_interest::PROXIED;
@@ -350,6 +351,9 @@ pub(crate) fn note_closing(fd: RawFd, is_vfork_child: impl Fn() -> bool) {
         return;
     }
     super::forget(fd);
+    if is_mistaken!(StaleNumber) {
+        return;
+    }
     let _section = Section::enter();
     for set in sets_of(fd) {
         let mut state = set.lock();

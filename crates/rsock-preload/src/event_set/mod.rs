@@ -18,6 +18,7 @@
 mod control;
 mod kernel;
 mod members;
+mod mistake;
 mod own_fds;
 mod polled;
 mod ring;

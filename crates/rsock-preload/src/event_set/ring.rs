@@ -1,6 +1,7 @@
 //! Members that the library watches: how the watch begins, looks, and ends.
 
 use super::members::{AnnouncedBy, NewsCounter, OnRing};
+use super::mistake::{self, is_mistaken};
 use super::own_fds::{OwnFds, Tells};
 use super::{EventSet, State, kernel, stream_of};
 use crate::epoll_interest;
@@ -218,6 +219,9 @@ impl State {
         if let Some(member) = self.members.get_mut(number)
             && !std::mem::replace(&mut member.is_candidate, true)
         {
+            if is_mistaken!(UnfairOrder) {
+                return self.candidates.push_front(number);
+            }
             self.candidates.push_back(number);
         }
     }
@@ -293,9 +297,26 @@ impl State {
         let Some(member) = self.members.get_mut(number) else { return Found::Nothing };
         let Some(ring) = &mut member.ring else { return Found::Nothing };
         let has_news = ring.watch.has_news(&now);
-        let looked = ring.watch.inspect(&now);
+        let mut looked = ring.watch.inspect(&now);
+        let is_edge = member.events & EDGE != 0 && looked.report != Events::NONE;
+        if is_mistaken!(LostEdge) && is_edge && mistake::is_fourth_time() {
+            looked.report = Events::NONE;
+        }
+        if is_mistaken!(DoubledEdge) && is_edge && mistake::is_fourth_time() {
+            (looked.place, looked.next) = (Place::Last, ring.watch);
+        }
+        if is_mistaken!(RearmedOneShot) {
+            looked.next = Watch::resumed(Events::from_bits(member.events), now.news);
+        }
         let found = match looked.report.bits() {
             0 => Found::Nothing,
+            events if is_mistaken!(MissingHangUp) => {
+                let events = events & !Events::HANG_UP.bits();
+                Found::Event(epoll_event { events, u64: member.data })
+            }
+            events if is_mistaken!(DataOfAnother) => {
+                Found::Event(epoll_event { events, u64: mistake::exchanged(member.data) })
+            }
             events => Found::Event(epoll_event { events, u64: member.data }),
         };
         let is_counted = ring.counted.replace(now.news) == Some(now.news);

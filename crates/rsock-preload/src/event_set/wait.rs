@@ -1,6 +1,7 @@
 //! `epoll_wait` on sets that this process has made.
 
 use super::members::AnnouncedBy;
+use super::mistake::is_mistaken;
 use super::own_fds::OwnEvent;
 use super::ring::Found;
 use super::{
@@ -97,7 +98,8 @@ fn merge(events: &mut [epoll_event]) -> c_int {
 }
 
 fn wait_in(set: &'static EventSet, call: &Wait<'_>, room: &mut [epoll_event]) -> c_int {
-    let deadline = call.limit.and_then(|limit| Instant::now().checked_add(limit));
+    let limit = call.limit.map(|limit| if is_mistaken!(EarlyTimeout) { limit / 2 } else { limit });
+    let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
     let watch = Watch::begin();
     let is_poll = call.limit == Some(Duration::ZERO);
     // The kernel delivers a pending signal that the mask of the wait lets through.
@@ -182,6 +184,8 @@ impl EventSet {
         // A thread that finds nothing asks the kernel by its sleep.
         let may_ask = !state.candidates.is_empty() || state.n_quiet < QUIET;
         let is_due = asks_kernel || has_found || may_ask && state.is_kernel_due();
+        let is_starved = is_mistaken!(StarvedListener) && !state.candidates.is_empty();
+        let is_due = is_due && !is_starved;
         let is_rings_turn = std::mem::take(&mut state.is_rings_turn);
         if is_rings_turn {
             // What the kernel knows of members that rings have news of is reported at once.
@@ -237,7 +241,9 @@ impl EventSet {
         self.n_sleepers.fetch_add(1, Ordering::SeqCst);
         let has_something = !state.candidates.is_empty()
             || self.has_found.load(Ordering::Acquire)
-            || !state.is_inherited && state.own_fds.as_ref().is_some_and(|own| !own.ready.arm());
+            || !state.is_inherited
+                && !is_mistaken!(LostWakeUp)
+                && state.own_fds.as_ref().is_some_and(|own| !own.ready.arm());
         if has_something {
             self.n_sleepers.fetch_sub(1, Ordering::AcqRel);
             return None;
