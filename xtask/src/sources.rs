@@ -128,6 +128,7 @@ const UNSAFE_HERE: &[&str] = &[
     // machine's limit.
     "crates/rsock-cli/src/child.rs",
     "crates/rsock-cli/src/perf/datagrams/recvmmsg.rs",
+    "crates/rsock-compare/src/ends/epoll.rs",
     "crates/rsock-compare/src/hold.rs",
     "crates/rsock-compare/src/limit",
     "crates/rsock-compare/src/process.rs",

@@ -133,7 +133,8 @@ pub(crate) fn lacks_descriptors(streams: u64) -> Option<String> {
 /// Descriptors of a process beside its streams.
 const OTHERS: u64 = 512;
 
-/// Raises the soft limit of descriptors as far as needed and permitted; a shortage shows when streams connect.
+/// Raises the soft limit of descriptors as far as needed and permitted. A shortage shows when
+/// streams connect.
 pub(crate) fn allow_descriptors(streams: usize) {
     let mut limit = getrlimit(Resource::Nofile);
     let wanted = (streams as u64).saturating_mul(2).saturating_add(OTHERS);

@@ -1,5 +1,5 @@
-//! An epoll set, through the functions of the C library, as ordinary programs call them: the preload
-//! library sees the calls.
+//! An epoll set, through the functions of the C library, as ordinary programs call them, so that
+//! the preload library sees the calls.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

@@ -44,9 +44,9 @@ impl Postgres {
         let mut found = found.ok_or("postgres was not found")?;
         if rustix::process::geteuid().is_root() {
             let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
-            let user = ["postgres", "nobody"].iter().find_map(|name| user(&users, name));
-            found.user =
-                Some(user.ok_or("PostgreSQL does not run as root, and nobody is no user")?);
+            let user = user(&users, "postgres").or_else(|| unprivileged(&users));
+            let why = "PostgreSQL does not run as root, and there is no user without privileges";
+            found.user = Some(user.ok_or(why)?);
         }
         found.check()?;
         Ok(found)
@@ -88,7 +88,16 @@ fn versions(prefix: &Path) -> Vec<PathBuf> {
 
 /// The user of that name in the text of `/etc/passwd`.
 fn user(passwd: &str, name: &str) -> Option<User> {
-    let line = passwd.lines().find(|line| line.split(':').next() == Some(name))?;
+    passwd.lines().find(|line| line.split(':').next() == Some(name)).and_then(numbers)
+}
+
+/// The user without rights that systems have for processes that need none.
+fn unprivileged(passwd: &str) -> Option<User> {
+    const UID: u32 = 65_534;
+    passwd.lines().filter_map(numbers).find(|user| user.uid == UID)
+}
+
+fn numbers(line: &str) -> Option<User> {
     let mut numbers = line.split(':').skip(2).map(str::parse);
     Some(User { uid: numbers.next()?.ok()?, gid: numbers.next()?.ok()? })
 }
@@ -98,10 +107,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_is_found_by_its_whole_name() {
-        let passwd = "nobody2:x:7:8::/:/bin/sh\nnobody:x:65534:65533:nobody:/none:/bin/false\n";
-        assert_eq!(user(passwd, "nobody"), Some(User { uid: 65534, gid: 65533 }));
-        assert_eq!(user(passwd, "body"), None);
+    fn a_user_is_found_by_its_whole_name_or_because_it_has_no_rights() {
+        let passwd = "postgres2:x:7:8::/:/bin/sh\npostgres:x:101:104::/:/bin/sh\n\
+            weak:x:65534:65533:weak:/none:/bin/false\n";
+        let found = |name| user(passwd, name);
+        assert_eq!(found("postgres"), Some(User { uid: 101, gid: 104 }));
+        assert_eq!(found("gres"), None);
+        assert_eq!(unprivileged(passwd), Some(User { uid: 65534, gid: 65533 }));
     }
 
     #[test]

@@ -57,7 +57,7 @@ fn title(comparison: &Comparison, area: &Sheet<'_>) -> Outcome {
     area.draw(&Text::new(head, (middle, 12), text(20.0, INK, HPos::Center)))?;
     let line = format!(
         "{}, Linux {}, two CPUs, medians of {} samples in turn; kernel TCP round trip {} us; \
-         black mark: the promise",
+         black mark: the promise, orange: missed",
         env.cpu,
         env.kernel,
         env.runs,
