@@ -15,6 +15,9 @@ use rsock_core::accelerate::{self, NativeStream, PollDescriptor};
 use rustix::event::PollFlags;
 use std::time::{Duration, Instant};
 
+/// The most events that a call may ask for (`EP_MAX_EVENTS` in Linux, `fs/eventpoll.c`).
+const MOST_EVENTS: usize = c_int::MAX as usize / size_of::<epoll_event>();
+
 /// As `epoll_wait(2)`.
 ///
 /// # Safety
@@ -144,7 +147,8 @@ unsafe fn wait_for(
     if !needs_library && !NativeStream::any_shows_full() {
         return None;
     }
-    let room = usize::try_from(n).ok().filter(|&n| n != 0)?;
+    // The kernel refuses other numbers.
+    let room = usize::try_from(n).ok().filter(|room| (1..=MOST_EVENTS).contains(room))?;
     let call = |limit| event_set::Wait { set, events, room, limit, sleep };
     if NativeStream::any_shows_full() {
         // SAFETY: the caller's promise.

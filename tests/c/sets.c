@@ -1,0 +1,230 @@
+/* Calls on epoll sets that the kernel refuses, with a stream in a set: the errno is the same, nothing changes, and the
+ * stream goes on. */
+#include "common.h"
+#include <limits.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#define SIZE 5000
+
+/* Numbers of events that a compiler would complain of. */
+static volatile int negative = -1, least = INT_MIN, too_many = INT_MAX;
+
+static int new_set(void)
+{
+	int set = epoll_create1(EPOLL_CLOEXEC);
+	CHECK(set >= 0);
+	return set;
+}
+
+static void add(int set, int fd)
+{
+	struct epoll_event event = {.events = EPOLLIN, .data.u64 = 0xabcdef0123456789ull};
+	CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+}
+
+/* Waits until `set` reports bytes of the stream. */
+static void await_input(int set)
+{
+	struct epoll_event event = {0};
+	CHECK(epoll_wait(set, &event, 1, -1) == 1);
+	CHECK(event.events == EPOLLIN && event.data.u64 == 0xabcdef0123456789ull);
+}
+
+/* Both ends send, and read what their sets report. */
+static void exchange(int set, int fd, uint64_t seed)
+{
+	unsigned char buf[SIZE];
+	for (uint64_t round = 0; round < 60; round++) {
+		fill_stream(buf, SIZE, seed, round * SIZE);
+		put(fd, buf, SIZE);
+		for (size_t had = 0; had < SIZE;) {
+			await_input(set);
+			ssize_t n = read(fd, buf, SIZE - had);
+			CHECK(n > 0);
+			check_stream(buf, (size_t)n, seed, round * SIZE + had);
+			had += (size_t)n;
+		}
+	}
+}
+
+static void *no_memory(void)
+{
+	void *at = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(at != MAP_FAILED);
+	return at;
+}
+
+static int closed_number(void)
+{
+	int fd = dup(0);
+	CHECK(fd >= 0 && close(fd) == 0);
+	return fd;
+}
+
+static void control(int fd)
+{
+	int set = new_set(), closed = closed_number();
+	struct epoll_event event = {.events = EPOLLIN, .data.u64 = 7};
+	struct epoll_event *bad = no_memory();
+	add(set, fd);
+	for (int i = 0; i < 2; i++) {
+		exchange(set, fd, 1);
+		SHOW(epoll_ctl(set, EPOLL_CTL_ADD, closed, &event));
+		SHOW(epoll_ctl(set, EPOLL_CTL_MOD, closed, &event));
+		SHOW(epoll_ctl(set, EPOLL_CTL_DEL, closed, &event));
+		SHOW(epoll_ctl(set, EPOLL_CTL_ADD, -1, &event));
+		SHOW(epoll_ctl(set, EPOLL_CTL_ADD, INT_MAX, &event));
+		SHOW(epoll_ctl(set, EPOLL_CTL_ADD, set, &event));
+		SHOW(epoll_ctl(set, EPOLL_CTL_MOD, set, &event));
+		SHOW(epoll_ctl(set, EPOLL_CTL_DEL, set, &event));
+		SHOW(epoll_ctl(closed, EPOLL_CTL_ADD, fd, &event));
+		SHOW(epoll_ctl(-1, EPOLL_CTL_DEL, fd, &event));
+		SHOW(epoll_ctl(fd, EPOLL_CTL_ADD, fd, &event));
+		SHOW(epoll_ctl(fd, EPOLL_CTL_ADD, set, &event));
+		SHOW(epoll_ctl(set, 77, fd, &event));
+		SHOW(epoll_ctl(set, 0, fd, bad));
+		SHOW(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+		SHOW(epoll_ctl(set, EPOLL_CTL_ADD, fd, bad));
+		SHOW(epoll_ctl(set, EPOLL_CTL_MOD, fd, bad));
+		SHOW(epoll_ctl(set, EPOLL_CTL_MOD, fd, NULL));
+		event.events = EPOLLIN | EPOLLEXCLUSIVE;
+		SHOW(epoll_ctl(set, EPOLL_CTL_MOD, fd, &event));
+		event.events = EPOLLIN;
+		int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+		CHECK(file >= 0);
+		SHOW(epoll_ctl(set, EPOLL_CTL_ADD, file, &event));
+		SHOW(epoll_ctl(set, EPOLL_CTL_DEL, file, NULL));
+		CHECK(close(file) == 0);
+	}
+	SHOW(epoll_ctl(set, EPOLL_CTL_DEL, fd, bad));
+	SHOW(epoll_ctl(set, EPOLL_CTL_DEL, fd, bad));
+	add(set, fd);
+	exchange(set, fd, 2);
+}
+
+static void loops(int fd)
+{
+	int a = new_set(), b = new_set(), c = new_set();
+	struct epoll_event event = {.events = EPOLLIN};
+	add(a, fd);
+	exchange(a, fd, 1);
+	SHOW(epoll_ctl(b, EPOLL_CTL_ADD, a, &event));
+	SHOW(epoll_ctl(a, EPOLL_CTL_ADD, b, &event));
+	SHOW(epoll_ctl(b, EPOLL_CTL_ADD, a, &event));
+	exchange(a, fd, 2);
+	SHOW(epoll_ctl(c, EPOLL_CTL_ADD, b, &event));
+	SHOW(epoll_ctl(a, EPOLL_CTL_ADD, c, &event));
+	SHOW(epoll_ctl(b, EPOLL_CTL_ADD, c, &event));
+	exchange(a, fd, 3);
+	event.events = EPOLLIN | EPOLLEXCLUSIVE;
+	SHOW(epoll_ctl(c, EPOLL_CTL_ADD, a, &event));
+}
+
+static void waits(int fd)
+{
+	int set = new_set(), closed = closed_number();
+	struct epoll_event event;
+	struct epoll_event *bad = no_memory();
+	add(set, fd);
+	exchange(set, fd, 1);
+	for (int i = 0; i < 3; i++) {
+		SHOW(epoll_wait(set, &event, 0, 0));
+		SHOW(epoll_wait(set, &event, 0, -1));
+		SHOW(epoll_wait(set, &event, negative, -1));
+		SHOW(epoll_wait(set, &event, least, 0));
+		SHOW(epoll_wait(set, &event, too_many, 0));
+		SHOW(epoll_wait(closed, &event, 1, -1));
+		SHOW(epoll_wait(-1, &event, 1, -1));
+		SHOW(epoll_wait(fd, &event, 1, -1));
+		SHOW(epoll_pwait(set, &event, 0, -1, NULL));
+		tell(fd);
+		await_bytes(fd, 1);
+		SHOW(epoll_wait(set, bad, 1, -1));
+		SHOW(epoll_wait(set, bad, 1, 0));
+		SHOW(epoll_wait(set, &event, 0, -1));
+		await_input(set);
+		hear(fd);
+	}
+	exchange(set, fd, 2);
+}
+
+/* Takes every number that the limit leaves. */
+static int take_all(int *taken, int most)
+{
+	int n = 0;
+	while (n < most && (taken[n] = dup(0)) >= 0)
+		n++;
+	CHECK(n < most && errno == EMFILE);
+	return n;
+}
+
+/* The limit is reached; returns how many numbers were taken for that. */
+static int use_up(int *taken, int most)
+{
+	struct rlimit limit;
+	CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+	limit.rlim_cur = 64;
+	CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+	return take_all(taken, most);
+}
+
+/* Adds the stream where nothing can be made for it: the set refuses, and nothing has changed, or it shows all bytes.
+ * Where it refuses, it needs a free number. */
+static void add_at_limit(int set, int fd, int *taken, int n)
+{
+	struct epoll_event event = {.events = EPOLLIN, .data.u64 = 0xabcdef0123456789ull};
+	if (epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0)
+		return;
+	CHECK(errno == ENOMEM);
+	CHECK(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL) == -1 && errno == ENOENT);
+	CHECK(close(taken[n - 1]) == 0);
+	add(set, fd);
+}
+
+/* The stream is in a set already. */
+static void at_limit(int fd)
+{
+	int taken[512], set = new_set();
+	add(set, fd);
+	exchange(set, fd, 1);
+	int n = use_up(taken, COUNT(taken));
+	SHOW(epoll_create1(0));
+	SHOW(epoll_create(1));
+	SHOW(dup(set));
+	exchange(set, fd, 2);
+	/* A number that becomes free is the program's. */
+	CHECK(close(taken[--n]) == 0);
+	int other = new_set();
+	CHECK(other == taken[n]);
+	SHOW(epoll_create1(0));
+	CHECK(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL) == 0);
+	add_at_limit(other, fd, taken, n);
+	exchange(other, fd, 3);
+}
+
+static void first_at_limit(int fd)
+{
+	int taken[512];
+	int n = use_up(taken, COUNT(taken));
+	SHOW(epoll_create1(0));
+	CHECK(close(taken[--n]) == 0);
+	int set = new_set();
+	CHECK(set == taken[n]);
+	add_at_limit(set, fd, taken, n);
+	exchange(set, fd, 1);
+}
+
+static const struct part parts[] = {
+	{"control", control, control},
+	{"loops", loops, loops},
+	{"waits", waits, waits},
+	{"at_limit", at_limit, at_limit},
+	{"first_at_limit", first_at_limit, first_at_limit},
+};
+
+int main(int argc, char **argv)
+{
+	return play(argc, argv, parts, COUNT(parts));
+}
