@@ -67,7 +67,8 @@ fn mistakes(lockstep: &Lockstep) -> Done {
         let mut command = command(lockstep);
         command.env("RSOCK_ARTIFACTS", target.join("checked")).env("RSOCK_MISTAKE", mistake);
         let output = command.output().map_err(|e| Failure::io("cargo", &e))?;
-        let said = String::from_utf8_lossy(&output.stdout);
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
         let first = said.lines().find_map(|line| line.trim().strip_prefix("program "));
         let seed = first.and_then(|line| line.split_once(',')).map(|(seed, _)| seed);
         match seed {

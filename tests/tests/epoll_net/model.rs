@@ -684,6 +684,9 @@ impl Model {
             return false;
         }
         call.a[4] = self.files[file].watches.max(1);
+        if self.avoid == Avoid::Known && call.process >= 2 && call.a[3] > 0 {
+            call.a[3] = 8;
+        }
         if call.word == "wait" {
             return true;
         }
