@@ -40,7 +40,7 @@ const LONG_SPINS: u32 = 4 * FIRST_TRY;
 const YIELDS: u32 = 12;
 /// After so many waits in a row whose yields have not helped, only every [`YIELD_EVERY`]th yields:
 /// both ends have CPUs of their own, and each yield is a system call.
-const USELESS_YIELDS: u32 = 8;
+const USELESS_YIELDS: u32 = 64;
 const YIELD_EVERY: u32 = 16;
 /// Turns before the clock is first read: about a microsecond.
 const FREE_TURNS: u32 = 64;
