@@ -102,6 +102,9 @@ struct State {
     is_inherited: bool,
     /// News that the set has had for sets that it is in; the count wraps.
     n_news: u32,
+    /// Threads have slept in `poll` over the set, or over a set that it is in: they rely on its
+    /// doorbell, and are not counted.
+    is_polled: bool,
     /// A member has gone back to the kernel's set, which may have events of it.
     has_left_ring: bool,
     /// The next wait looks at the rings before it asks the kernel.
@@ -307,6 +310,7 @@ impl State {
         self.candidates.clear();
         self.impatient.clear();
         self.check_at = None;
+        self.is_polled = false;
         self.has_left_ring = false;
         self.is_rings_turn = false;
         if self.is_inherited {

@@ -31,7 +31,8 @@ impl PolledEventSet {
     /// there are news already.
     pub(super) fn arm_for_news(&self) -> bool {
         let _section = Section::enter();
-        let state = self.set.lock();
+        let mut state = self.set.lock();
+        state.is_polled = true;
         state.own_fds.as_ref().is_none_or(|own| own.ready.arm())
     }
 }
@@ -47,7 +48,8 @@ impl PolledSet for PolledEventSet {
 
     fn arm(&self) -> Result<Option<Duration>, Changed> {
         let _section = Section::enter();
-        let state = self.set.lock();
+        let mut state = self.set.lock();
+        state.is_polled = true;
         let is_quiet =
             state.candidates.is_empty() && state.own_fds.as_ref().is_none_or(|own| own.ready.arm());
         if is_quiet { Ok(state.longest_sleep()) } else { Err(Changed) }

@@ -314,8 +314,15 @@ impl State {
                     self.note_candidate(number);
                 }
             });
+            if set.n_sleepers.load(Ordering::SeqCst) == 0 {
+                // The lock is held, in which threads arm it before they sleep.
+                if !self.is_polled {
+                    own_fds.ready.disarm();
+                }
+                return;
+            }
             // The doorbell that has woken this thread serves the threads that still sleep.
-            if set.n_sleepers.load(Ordering::SeqCst) == 0 || own_fds.ready.arm() {
+            if own_fds.ready.arm() {
                 return;
             }
         }

@@ -205,6 +205,13 @@ impl SoftReadySet {
         !self.has_any()
     }
 
+    /// Undoes [`Self::arm`], if no thread sleeps that relies on it: what comes from now on rings no
+    /// doorbell. Not even what the calling thread dispatches itself, which it would be told of.
+    pub fn disarm(&self) {
+        // Only the doorbell of this set is ever armed on its lines.
+        self.pages.for_each(|set| _ = set.line.take());
+    }
+
     /// Makes [`Self`]'s descriptor readable.
     pub fn ring(&self) {
         bell::ring(self.bell.id());

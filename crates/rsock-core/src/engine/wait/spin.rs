@@ -125,13 +125,20 @@ impl Spin {
             rustix::thread::sched_yield();
             if ready() {
                 // The peer answered once it got this CPU: spinning kept it from running.
-                self.budget_ns.store(budget / 2, Ordering::Relaxed);
+                self.lower_to(budget / 2);
                 self.n_without_yield.store(0, Ordering::Relaxed);
                 return true;
             }
         }
-        self.budget_ns.store(budget / 4 * 3, Ordering::Relaxed);
+        self.lower_to(budget / 4 * 3);
         false
+    }
+
+    /// Lowers the budget; to nothing if that is less than a probe, so that a thread which sleeps
+    /// each time takes no turns before.
+    fn lower_to(&self, budget: u32) {
+        let budget = if budget < PROBE_NS { 0 } else { budget };
+        self.budget_ns.store(budget, Ordering::Relaxed);
     }
 
     /// Counts a wait that spinning has not ended; returns how often it is to yield.
@@ -284,6 +291,13 @@ mod tests {
         assert_eq!(spin.n_long.load(Ordering::Relaxed), LONG_SPINS - 1);
         assert!(!spin.wait(|| false));
         assert_eq!(spin.n_long.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_probe_that_fails_leaves_no_budget() {
+        let spin = with_budget(PROBE_NS);
+        assert!(!spin.wait(|| false));
+        assert_eq!(budget(&spin), 0);
     }
 
     #[test]
