@@ -65,7 +65,7 @@ fn mistakes(lockstep: &Lockstep) -> Done {
     let mut missed = Vec::new();
     for mistake in MISTAKES {
         let mut command = command(lockstep);
-        command.env("RSOCK_ARTIFACTS", target.join("checked")).env("RSOCK_MISTAKE", mistake);
+        command.env("RSOCK_ARTIFACTS", target.join("checked")).env("EPOLL_MISTAKE", mistake);
         let output = command.output().map_err(|e| Failure::io("cargo", &e))?;
         let said = [output.stdout, output.stderr].concat();
         let said = String::from_utf8_lossy(&said);

@@ -199,8 +199,9 @@ impl AcceleratedStream {
         }
     }
 
-    /// Checks, between hosts, whether what was sent has arrived, and whether the peer lives. Returns
-    /// for how long a thread may sleep until that is to be checked again, without a limit if none.
+    /// Checks, between hosts, whether what was sent has arrived, and whether the peer lives.
+    /// Returns for how long a thread may sleep until that is to be checked again, without a limit
+    /// if none.
     #[must_use]
     pub fn check_after(&self) -> Option<Duration> {
         let _section = Section::enter();

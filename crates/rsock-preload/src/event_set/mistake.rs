@@ -1,6 +1,6 @@
-//! Mistakes that are made on purpose, to show that the random programs of
-//! `cargo xtask lockstep --epoll --mistakes` find them. Only a build with `--cfg rsock_mistakes` can
-//! make one, which `RSOCK_MISTAKE` in the environment names.
+//! Mistakes that are made on purpose, to show that random programs find them
+//! (`cargo xtask lockstep --epoll --mistakes`). Only a build with `--cfg rsock_mistakes` can make
+//! one, which `EPOLL_MISTAKE` in the environment names.
 
 /// A mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,11 +44,11 @@ macro_rules! is_mistaken {
 
 pub(super) use is_mistaken;
 
-/// Whether `RSOCK_MISTAKE` names this one.
+/// Whether `EPOLL_MISTAKE` names this one.
 #[cfg(rsock_mistakes)]
 pub(super) fn is_chosen(mistake: Mistake) -> bool {
     static CHOSEN: std::sync::OnceLock<String> = std::sync::OnceLock::new();
-    let chosen = CHOSEN.get_or_init(|| std::env::var("RSOCK_MISTAKE").unwrap_or_default());
+    let chosen = CHOSEN.get_or_init(|| std::env::var("EPOLL_MISTAKE").unwrap_or_default());
     *chosen == format!("{mistake:?}")
 }
 
