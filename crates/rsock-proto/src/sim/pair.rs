@@ -202,15 +202,19 @@ impl Pair {
         }
     }
 
-    /// The device is writing the next payload: all words but the first are there, or the first
-    /// bytes, `n` of them modulo the length.
+    /// The device is writing the next payload. That of side A writes bytes upwards: the first are
+    /// there, `n` of them modulo the length. That of side B writes words in any order: all but the
+    /// first are there.
     fn land_part(&mut self, to: Side, n: usize) {
         let end = &mut self.ends[to as usize];
         let next = self.wires[to as usize].iter().find_map(|flight| flight.write.as_ref());
         // COMPAT: C takes an entry by its length alone, however much of that is there.
         if let Some(write) = next.filter(|_| end.is_rsock()) {
             let len = write.bytes.len();
-            let part = if n.is_multiple_of(2) { 0..n % len } else { len.min(8)..len };
+            let part = match to {
+                Side::A => 0..n % len,
+                Side::B => len.min(8)..len,
+            };
             let addr = write.addr.wrapping_add(part.start as u64);
             end.land(&Write { addr, key: write.key, bytes: write.bytes[part].to_vec() });
         }
