@@ -94,7 +94,9 @@ fn an_event_loop_misses_no_entry_of_two_queues() {
             thread::spawn(move || model.publish(queue))
         });
         model.wait_for([1, 1]);
-        peers.map(|peer| peer.join().expect("peer"));
+        for peer in peers {
+            peer.join().expect("peer");
+        }
     });
 }
 
@@ -124,7 +126,9 @@ fn a_bit_that_is_set_while_bits_are_taken_is_not_lost() {
         });
         let mut taken = Vec::new();
         set.take(|queue| taken.push(queue));
-        notifiers.map(|notifier| notifier.join().expect("notifier"));
+        for notifier in notifiers {
+            notifier.join().expect("notifier");
+        }
         set.take(|queue| taken.push(queue));
         taken.sort_unstable();
         assert_eq!(taken, [1, 2]);
