@@ -210,6 +210,8 @@ next! {
         -> c_int = -1;
     prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int = -1;
     syscall() -> Nothing = Nothing::default();
+    vfork() -> Nothing = Nothing::default();
+    clone() -> Nothing = Nothing::default();
     dprintf() -> Nothing = Nothing::default();
     __dprintf_chk() -> Nothing = Nothing::default();
 }

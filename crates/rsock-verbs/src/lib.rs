@@ -1,5 +1,6 @@
 //! RDMA verbs, safe to use, over devices chosen at run time.
 
+pub mod clock;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod cred;

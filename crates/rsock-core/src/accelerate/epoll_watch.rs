@@ -89,7 +89,7 @@ impl AsFd for RemoteWatch {
 }
 
 /// What holds of a stream.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct EpollState {
     /// What holds now. Of the news only the arrivals on the ring are filled in.
     pub now: ReadinessSnapshot,
@@ -251,6 +251,9 @@ impl AcceleratedStream {
         asks_kernel: bool,
     ) -> io::Result<EpollState> {
         let asked = poll_flags(asked);
+        if !asks_kernel && let Some(state) = self.epoll_state_by_shortcut(fd, asked) {
+            return Ok(state);
+        }
         // In this order: what arrives after it was counted is news for the next look, and what
         // happens after the mark leads to one.
         let arrivals = self.ring_arrivals();
@@ -300,6 +303,35 @@ impl AcceleratedStream {
             is_end_pending: ended_on_tcp && self.is_end_pending(),
             is_receive_due: ended_on_tcp && self.end_retry_after().is_some(),
         })
+    }
+
+    /// The state of a stream that receives on a ring of the soft device and has not ended, if only
+    /// input is asked for: that of almost every look. `None`: the switch is to be asked.
+    ///
+    /// PERF: 640 instructions, where asking the switch takes 2,140 (callgrind, redis-server).
+    fn epoll_state_by_shortcut(&self, fd: BorrowedFd<'_>, asked: PollFlags) -> Option<EpollState> {
+        let path = self.path()?;
+        let stream = path.soft().filter(|_| !asked.intersects(OUTPUT))?;
+        let section = Section::enter();
+        let rx = self.dirs.rx.0.lock();
+        let now = self.dirs.conditions();
+        let arrived = stream.arrived();
+        // In this order: what the peer did before its last byte is among the messages.
+        if arrived.has_eof || !rx.switch.polls_ring(now, path.messages()) {
+            return None;
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "the count wraps")]
+        let arrivals = rx.switch.ring_bytes().wrapping_add(arrived.readable as u64) as u32;
+        drop((rx, section));
+        self.answer_leave(fd);
+        let now = ReadinessSnapshot {
+            is_readable: asked.intersects(INPUT) && arrived.readable != 0,
+            output_ended: self.has(FLAG_TX_SHUT),
+            news: News { arrivals, room: 0, changes: 0 },
+            ..ReadinessSnapshot::default()
+        };
+        let full_sends = self.dirs.shared.0.full_sends.load(Ordering::Relaxed);
+        Some(EpollState { now, full_sends, mark: arrived.mark, ..EpollState::default() })
     }
 
     /// Whether an end of the stream may still be on its way from another host, although TCP has

@@ -36,7 +36,7 @@ pub use exposed_region::ExposedRegion;
 pub(crate) use exposed_region::ExposesMemory;
 pub use park::Armed;
 pub(crate) use park::WITHOUT_BELL;
-pub use ready::Ready;
+pub use ready::{Arrived, Ready};
 pub use recv::{ReadMode, RecvError};
 pub use remote_memory::{CallerMemory, IomapError, RemoteAccess};
 pub use send::SendError;

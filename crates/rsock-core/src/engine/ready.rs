@@ -19,6 +19,17 @@ pub struct Ready {
     pub failed: bool,
 }
 
+/// What has arrived on a stream, at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arrived {
+    /// Bytes that a receive could return.
+    pub readable: usize,
+    /// Whether the peer has ended its direction, or the stream is over.
+    pub has_eof: bool,
+    /// The [mark](QpStream::mark) of that moment.
+    pub mark: u32,
+}
+
 impl Ready {
     /// Makes the end of the stream readable and writable: it may have come after input and room
     /// were checked. A caller that asks for input alone, as `select(2)` over `poll(2)` does, must
@@ -49,6 +60,19 @@ impl<B: Backend> QpStream<B> {
             self.pump(&mut recv);
         }
         recv.half.readable() != 0 || self.ring.shared.mail.has(FLAG_EOF)
+    }
+
+    /// What has arrived. Dispatches completions first.
+    #[must_use]
+    pub fn arrived(&self) -> Arrived {
+        let _section = Section::enter();
+        let mut recv = self.ring.lock_recv();
+        if self.resources.cq.is_ready() {
+            self.pump(&mut recv);
+        }
+        // Under the lock, without which nothing is dispatched.
+        let has_eof = self.ring.shared.mail.has(FLAG_EOF);
+        Arrived { readable: recv.half.readable(), has_eof, mark: self.mark() }
     }
 
     /// Whether the peer has ended its direction, or the stream is over. Dispatches completions

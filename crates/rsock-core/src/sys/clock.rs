@@ -16,8 +16,8 @@ pub(crate) fn now() -> Instant {
 /// work that is due now and then, in calls that have no time to read a precise clock.
 #[inline]
 pub(crate) fn tick() -> u32 {
-    let t = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it wraps")]
-    let (secs, ms) = (t.tv_sec as u32, (t.tv_nsec / 1_000_000) as u32);
-    secs.wrapping_mul(1000).wrapping_add(ms)
+    let now = rsock_verbs::clock::coarse();
+    #[expect(clippy::cast_possible_truncation, reason = "it wraps")]
+    let secs = now.as_secs() as u32;
+    secs.wrapping_mul(1000).wrapping_add(now.subsec_millis())
 }

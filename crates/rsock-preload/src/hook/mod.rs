@@ -6,6 +6,8 @@
 
 mod accept;
 mod aio;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod clone;
 mod close;
 mod connect;
 mod control;

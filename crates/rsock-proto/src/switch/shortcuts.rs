@@ -3,7 +3,8 @@
 use super::receive::Source;
 use super::send::Sink;
 use super::{
-    Conditions, Counts, Fact, Message, Read, ReceivedMessages, Receiver, Seen, Sender, Step, Wire,
+    Conditions, Counts, Fact, Input, KernelInput, Message, Read, ReceivedMessages, Receiver,
+    RingInput, Seen, Sender, Step, Wire,
 };
 use super::{Observation, WaitFor, Write};
 
@@ -71,6 +72,65 @@ fn a_read_takes_the_ring_at_once_only_where_the_table_says_so() {
                 );
                 n_direct += u32::from(is_direct);
             }
+        }
+    }
+    assert!(n_direct != 0);
+}
+
+#[test]
+fn a_look_at_the_ring_suffices_only_where_the_table_says_so() {
+    let mut n_direct = 0;
+    for source in [Source::Tcp, Source::Invited, Source::DrainingTcp, Source::Ring] {
+        for message in [None, Some(Message::Down), Some(Message::Up { offset: 3 })] {
+            let messages = received(message);
+            for now in Conditions::every() {
+                let mut at: Receiver = Receiver::after(1);
+                at.source = source;
+                if !at.polls_ring(now.flags(), messages) {
+                    continue;
+                }
+                let before = at.clone();
+                let answer = after_one_observation(now, messages, |seen| at.poll_input(seen));
+                let answer = answer.map(|(_, step)| step);
+                let is_ring = matches!(
+                    answer,
+                    Some(Step::Done(Input {
+                        kernel: KernelInput::End,
+                        ring: RingInput::Input,
+                        fault: None
+                    }))
+                );
+                assert!(is_ring, "{source:?}, {message:?}, {now:?}: {answer:?}");
+                assert_eq!(at, before, "a look changes nothing");
+                n_direct += 1;
+            }
+        }
+    }
+    assert!(n_direct != 0);
+}
+
+#[test]
+fn a_read_ends_on_the_ring_at_once_only_where_the_table_says_so() {
+    let mut n_direct = 0;
+    for message in [None, Some(Message::Down), Some(Message::Up { offset: 3 })] {
+        let messages = received(message);
+        for (now, ring) in Conditions::every().flat_map(|now| [(now, 0), (now, 5)]) {
+            let mut at: Receiver = Receiver::after(1);
+            at.source = Source::Ring;
+            if !at.read_ends_on_ring(now.flags(), messages) {
+                continue;
+            }
+            let mut seen = Seen::new(now);
+            let answer = loop {
+                let fact = match at.read_continues(&seen) {
+                    Step::Observe(Observation::Messages) => Fact::Messages(messages),
+                    Step::Observe(Observation::RingBytes) => Fact::RingBytes(ring),
+                    answer => break answer,
+                };
+                seen.note::<Wire>(fact, || now);
+            };
+            assert_eq!(answer, Step::Done(false), "{message:?}, {now:?}, {ring}");
+            n_direct += 1;
         }
     }
     assert!(n_direct != 0);

@@ -12,6 +12,7 @@ use super::layout::LaneHead;
 use super::ready_set::{self, Page, Pages, ReadyNumber};
 use super::segment::Mapping;
 use super::wake::wake_sleepers;
+use crate::clock;
 use crate::device::Parked;
 use crate::error::Error;
 use crate::family::{self, FamilyBox, FamilySafe, ProcessId};
@@ -442,12 +443,10 @@ impl Limit {
     }
 
     fn absolute(&self) -> futex::Timespec {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        let nanos = now.tv_nsec + i64::from(self.0.subsec_nanos());
-        let secs = i64::try_from(self.0.as_secs()).unwrap_or(i64::MAX / 2);
+        let end = clock::monotonic().saturating_add(self.0);
         futex::Timespec {
-            tv_sec: now.tv_sec.saturating_add(secs).saturating_add(nanos / 1_000_000_000),
-            tv_nsec: nanos % 1_000_000_000,
+            tv_sec: i64::try_from(end.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: end.subsec_nanos().into(),
         }
     }
 }

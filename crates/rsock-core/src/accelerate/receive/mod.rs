@@ -158,6 +158,12 @@ impl AcceleratedStream {
 
     /// Whether a read that has received something goes on behind a move between TCP and the ring.
     fn reads_on(&self, subject: &mut Subject<'_>, rx: &mut Receiving) -> bool {
+        if let Some(path) = subject.path {
+            let now = subject.call.with(self.dirs.conditions());
+            if rx.switch.read_ends_on_ring(now, path.messages()) {
+                return false;
+            }
+        }
         let mut seen = self.begin(rx, subject);
         let asked = self.ask(rx, &mut seen, subject, |switch, seen| switch.read_continues(seen));
         asked.unwrap_or(false)

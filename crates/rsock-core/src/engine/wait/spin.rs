@@ -188,9 +188,8 @@ impl Spin {
 
 /// The monotonic clock, in nanoseconds.
 fn now_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    seconds.wrapping_mul(1_000_000_000).wrapping_add(u64::try_from(now.tv_nsec).unwrap_or(0))
+    let now = rsock_verbs::clock::monotonic();
+    now.as_secs().wrapping_mul(1_000_000_000).wrapping_add(now.subsec_nanos().into())
 }
 
 /// Spins until `ready` holds; returns about how long that took, or `None` after `budget`

@@ -19,7 +19,7 @@ use super::{
     select, socket, sockopt, splice, write,
 };
 use crate::cancel_state::SavedCancelState;
-use crate::{errno, event_set, fdtable, guard, log, next, process_handoff};
+use crate::{errno, event_set, fdtable, guard, log, next, process_handoff, vfork};
 use action::rt_sigaction;
 use libc::{c_int, c_long, c_ulong, c_void};
 use rsock_core::accelerate::FallbackReason;
@@ -37,10 +37,22 @@ pub(crate) extern "C" fn syscall() {
 
 /// The address at which a `syscall` with these first arguments continues.
 extern "C" fn before_syscall(number: c_long, first: usize) -> *mut c_void {
+    note_child(number);
     if !guard::is_in_core() && concerns_hook(number, int(first)) {
         answer as *mut c_void
     } else {
         next::address::syscall()
+    }
+}
+
+/// Notes a call that makes a child which may run in this process's memory.
+fn note_child(number: c_long) {
+    #[cfg(target_arch = "x86_64")]
+    if number == libc::SYS_vfork {
+        vfork::note_shared_memory();
+    }
+    if matches!(number, libc::SYS_clone | libc::SYS_clone3) {
+        vfork::note_shared_memory();
     }
 }
 

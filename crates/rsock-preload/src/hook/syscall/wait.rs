@@ -4,8 +4,9 @@ use super::kernel;
 use super::words::{at, int};
 use crate::hook::{epoll_wait, poll, select};
 use libc::{c_long, sigset_t, timespec};
-use rustix::time::{ClockId, clock_gettime};
+use rsock_verbs::clock;
 use std::ptr;
+use std::time::Duration;
 
 /// # Safety
 /// As `ppoll(2)`, of the kernel.
@@ -107,7 +108,7 @@ impl Mask {
 struct Timed {
     at: *mut timespec,
     given: Option<timespec>,
-    began: rustix::time::Timespec,
+    began: Duration,
 }
 
 impl Timed {
@@ -116,7 +117,7 @@ impl Timed {
     unsafe fn begin(at: *mut timespec) -> Self {
         // SAFETY: the caller's promise.
         let given = unsafe { at.as_ref() }.copied();
-        Self { at, given, began: clock_gettime(ClockId::Monotonic) }
+        Self { at, given, began: clock::monotonic() }
     }
 
     fn limit(&self) -> *const timespec {
@@ -132,10 +133,10 @@ impl Timed {
             return;
         };
         const SECOND: i128 = 1_000_000_000;
-        let nanos = |secs: i64, nanos: i64| i128::from(secs) * SECOND + i128::from(nanos);
-        let now = clock_gettime(ClockId::Monotonic);
-        let passed = nanos(now.tv_sec, now.tv_nsec) - nanos(self.began.tv_sec, self.began.tv_nsec);
-        let left = (nanos(given.tv_sec, given.tv_nsec) - passed).max(0);
+        let passed = clock::monotonic().saturating_sub(self.began).as_nanos();
+        let passed = i128::try_from(passed).unwrap_or(i128::MAX);
+        let given = i128::from(given.tv_sec) * SECOND + i128::from(given.tv_nsec);
+        let left = (given - passed).max(0);
         let left = timespec {
             tv_sec: libc::time_t::try_from(left / SECOND).unwrap_or(libc::time_t::MAX),
             tv_nsec: (left % SECOND).try_into().unwrap_or(0),

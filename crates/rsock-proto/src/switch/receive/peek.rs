@@ -3,7 +3,7 @@
 
 use super::{Receiver, Source};
 use crate::switch::seen::Known;
-use crate::switch::{Conditions, Observation, Rules, Seen, Step};
+use crate::switch::{Conditions, FlagConditions, Observation, ReceivedMessages, Rules, Seen, Step};
 
 /// The order of the bytes that can be peeked at without another move of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,6 +38,14 @@ impl<R: Rules> Receiver<R> {
         }
         let tcp_follows = seen.messages.counts.downs() != self.downs;
         Step::Done(PeekOrder { on_tcp, on_ring: seen.ring, tcp_follows })
+    }
+
+    /// Whether [`Self::read_continues`] would answer that a call which has read the ring alone ends
+    /// here. A shortcut for most calls: the sender has not left the ring.
+    #[inline]
+    #[must_use]
+    pub fn read_ends_on_ring(&self, now: FlagConditions, messages: ReceivedMessages) -> bool {
+        self.reads_ring(now, messages) && !now.has(FlagConditions::CHANNEL_CHANGED)
     }
 
     /// Whether a call that has received bytes, and has room for more, reads again: it has reached

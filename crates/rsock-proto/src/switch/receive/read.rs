@@ -74,6 +74,14 @@ impl<R: Rules> Receiver<R> {
             && messages.counts.downs() == self.downs
     }
 
+    /// Whether [`Self::poll_input`] would answer that the ring has the next byte, and the kernel's
+    /// socket the end alone. As [`Self::reads_ring`], for calls that only look.
+    #[inline]
+    #[must_use]
+    pub fn polls_ring(&self, now: FlagConditions, messages: ReceivedMessages) -> bool {
+        self.reads_ring(now, messages)
+    }
+
     /// Whether [`Self::read`] would answer [`WaitFor::Ring`] after [`Self::reads_ring`] and a read
     /// that found the ring empty, where `messages` were taken by the end of that read.
     #[inline]

@@ -6,6 +6,7 @@
 //! are lost, as on any network.
 
 use super::SLOTS;
+use crate::clock;
 use crate::datagram::{DatagramError, Posted};
 use crate::error::Error;
 use crate::family::{FamilyBox, Lock};
@@ -15,7 +16,6 @@ use crate::soft::layout::{self, DATAGRAMS, QP_TABLE, QPS, QpEntry};
 use crate::soft::qp::lane::LaneProducer;
 use crate::sync::slot::INLINE;
 use crate::types::{QKey, QpNum};
-use rustix::time::{ClockId, clock_gettime};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io::IoSlice;
@@ -193,8 +193,8 @@ impl UdSender {
     /// Checks from time to time that the receiver is alive.
     #[inline]
     fn check_receiver(&self, tx: &mut UdTx) -> Result<(), DatagramError> {
-        let now = clock_gettime(ClockId::MonotonicCoarse);
-        let ms = now.tv_sec.cast_unsigned() * 1000 + now.tv_nsec.cast_unsigned() / 1_000_000;
+        let now = clock::coarse();
+        let ms = now.as_secs() * 1000 + u64::from(now.subsec_millis());
         let now = ms / CHECK_EVERY_MS + 1;
         if tx.checked == now && !tx.is_over { Ok(()) } else { self.check_receiver_now(tx, now) }
     }
