@@ -3,10 +3,10 @@
 use super::members::{AnnouncedBy, Member, split, watch_id};
 use super::mistake::is_mistaken;
 use super::own_fds::OwnEvent;
-use super::{EventSet, PolledEventSet, State, kernel, sets_of, stream_of};
+use super::{EventSet, PolledEventSet, State, kernel, of_watch, sets_of, stream_of};
 use crate::epoll_interest::PROXIED;
 use crate::slot::Handle;
-use crate::watched::{self, watch_of};
+use crate::watched::{self, Membership, watch_of};
 use crate::{errno, fdtable, guard, tcp_only, vfork};
 use libc::{c_int, epoll_event};
 use rsock_core::accelerate::{EpollState, FallbackReason, StreamRef};
@@ -355,18 +355,30 @@ pub(crate) fn note_closing(fd: RawFd, is_vfork_child: impl Fn() -> bool) {
         return;
     }
     let _section = Section::enter();
-    for set in sets_of(fd) {
-        let mut state = set.lock();
-        let _ = guard::call_core(|| {
-            for number in state.members.all_of(fd) {
-                state.end_of_number(set, number, fd);
-            }
-            Ok(())
-        });
+    if let Membership::Of(watch) = watched::membership(fd) {
+        // PERF: a connection that ends in the kernel's set gets by without a list.
+        of_watch(watch).into_iter().for_each(|(set, _)| end_of_number_in(set, fd));
+    } else {
+        sets_of(fd).into_iter().for_each(|set| end_of_number_in(set, fd));
     }
     if watch_of(fd).is_some() {
         watched::forget_all(fd);
     }
+}
+
+/// The program is about to close `fd`, which may name members of `set`.
+fn end_of_number_in(set: &EventSet, fd: RawFd) {
+    let mut state = set.lock();
+    let _ = guard::call_core(|| {
+        if state.members.have_shared_numbers {
+            for number in state.members.all_of(fd) {
+                state.end_of_number(set, number, fd);
+            }
+        } else if let Some(number) = state.members.number_of(fd) {
+            state.end_of_number(set, number, fd);
+        }
+        Ok(())
+    });
 }
 
 impl State {

@@ -4,7 +4,6 @@ use super::PolledEventSet;
 use libc::{c_int, epoll_event};
 use rsock_core::accelerate::{EpollState, RemoteWatch, RingWatch, WatchId};
 use rsock_proto::event_set::{News, ReadinessSnapshot, Watch};
-use std::collections::HashMap;
 
 /// A stream that the program has added to a set, or another set.
 pub(super) struct Member {
@@ -182,7 +181,7 @@ impl NewsCounter {
 pub(super) struct Members {
     slots: Vec<Option<Member>>,
     free: Vec<u32>,
-    by_fd: HashMap<c_int, u32>,
+    by_fd: ByFd,
     /// The member of each place in the ready set.
     by_place: Vec<u32>,
     /// Members that are sets.
@@ -191,6 +190,34 @@ pub(super) struct Members {
     pub(super) remote: Vec<u32>,
     /// Whether several members may have the same number: see [`Member::is_renamed`].
     pub(super) have_shared_numbers: bool,
+}
+
+/// The member that each descriptor number names. Short connections come and go here, so it is an
+/// array: the kernel gives out the smallest numbers.
+#[derive(Default)]
+struct ByFd(Vec<u32>);
+
+impl ByFd {
+    const NONE: u32 = u32::MAX;
+
+    fn get(&self, fd: c_int) -> Option<u32> {
+        let number = *self.0.get(usize::try_from(fd).ok()?)?;
+        (number != Self::NONE).then_some(number)
+    }
+
+    fn set(&mut self, fd: c_int, number: u32) {
+        let Ok(at) = usize::try_from(fd) else { return };
+        if self.0.len() <= at {
+            self.0.resize(at + 1, Self::NONE);
+        }
+        self.0[at] = number;
+    }
+
+    fn clear(&mut self, fd: c_int) {
+        if let Some(number) = usize::try_from(fd).ok().and_then(|fd| self.0.get_mut(fd)) {
+            *number = Self::NONE;
+        }
+    }
 }
 
 impl Members {
@@ -204,7 +231,7 @@ impl Members {
             self.sets.push(number);
         }
         self.slots[number as usize] = Some(member);
-        self.by_fd.insert(fd, number);
+        self.by_fd.set(fd, number);
         number
     }
 
@@ -215,7 +242,7 @@ impl Members {
         }
         self.remote.retain(|&other| other != number);
         if !member.is_renamed {
-            self.by_fd.remove(&member.fd);
+            self.by_fd.clear(member.fd);
         }
         self.free.push(number);
         Some(member)
@@ -230,7 +257,7 @@ impl Members {
     }
 
     pub(super) fn number_of(&self, fd: c_int) -> Option<u32> {
-        self.by_fd.get(&fd).copied()
+        self.by_fd.get(fd)
     }
 
     /// Members that the program has added by `fd`, which was closed since.
@@ -260,7 +287,7 @@ impl Members {
             }
             let was_renamed = std::mem::replace(&mut member.is_renamed, true);
             if !was_renamed {
-                self.by_fd.remove(&from);
+                self.by_fd.clear(from);
             }
         }
     }

@@ -263,7 +263,8 @@ impl State {
 
     /// Begins the watch of a member anew, for the events that it has now.
     pub(super) fn begin_anew(&mut self, number: u32) {
-        let Some((now, _)) = self.state_of(number) else { return };
+        let handle = self.stream_of_member(number);
+        let Some((now, _)) = self.state_of(number, handle.as_ref()) else { return };
         let Some(member) = self.members.get_mut(number) else { return };
         if let Some(ring) = &mut member.ring {
             ring.watch = Watch::new(Events::from_bits(member.events), &now);
@@ -290,10 +291,15 @@ impl State {
         }
         // The kernel would report an edge again when it begins to watch.
         let is_level = member.events & (EDGE | ONE_SHOT) == 0 && !member.is_renamed;
-        if is_level || !set.may_watch() {
-            self.leave_ring_if_plain(set, number);
+        let handle = self.stream_of_member(number);
+        if (is_level || !set.may_watch())
+            && let Some(handle) = handle.as_ref().filter(|handle| handle.stream().is_plain())
+        {
+            self.leave_ring(set, number, handle);
         }
-        let Some((now, after)) = self.state_of(number) else { return Found::Nothing };
+        let Some((now, after)) = self.state_of(number, handle.as_ref()) else {
+            return Found::Nothing;
+        };
         let Some(member) = self.members.get_mut(number) else { return Found::Nothing };
         let Some(ring) = &mut member.ring else { return Found::Nothing };
         let has_news = ring.watch.has_news(&now);
@@ -326,7 +332,7 @@ impl State {
             self.note_candidate(number);
             if let After::Announce(mark) = after {
                 // More news are news for those that poll the set.
-                let _ = self.announce_next(number, mark);
+                let _ = self.announce_next(number, handle.as_ref(), mark);
             }
             return found;
         }
@@ -335,7 +341,7 @@ impl State {
             (Place::Last, _) => self.note_candidate(number),
             (Place::Out, After::LookAgain) => self.impatient.push(number),
             (Place::Out, After::Announce(mark)) => {
-                if !self.announce_next(number, mark) {
+                if !self.announce_next(number, handle.as_ref(), mark) {
                     self.note_candidate(number);
                 }
             }
@@ -343,8 +349,17 @@ impl State {
         found
     }
 
-    /// The state of a member, and what a look that reports nothing does then.
-    fn state_of(&mut self, number: u32) -> Option<(ReadinessSnapshot, After)> {
+    /// The stream of a member, if it is one.
+    fn stream_of_member(&self, number: u32) -> Option<Handle> {
+        stream_of(self.members.get(number).filter(|member| member.set.is_none())?.fd)
+    }
+
+    /// The state of a member with this stream, and what a look that reports nothing does then.
+    fn state_of(
+        &mut self,
+        number: u32,
+        handle: Option<&Handle>,
+    ) -> Option<(ReadinessSnapshot, After)> {
         let member = self.members.get_mut(number)?;
         let ring = member.ring.as_mut()?;
         let has_event = std::mem::take(&mut ring.has_socket_event);
@@ -368,7 +383,7 @@ impl State {
             let now = ReadinessSnapshot { is_readable, news, ..ReadinessSnapshot::default() };
             return Some((now, After::Announce(0)));
         }
-        let handle = stream_of(member.fd)?;
+        let handle = handle?;
         let StreamRef::Accelerated(stream) = handle.stream() else { return None };
         let asked = Events::from_bits(member.events);
         if let AnnouncedBy::Doorbell { watch, .. } = &ring.announced_by {
@@ -407,15 +422,14 @@ impl State {
         }
     }
 
-    /// Has the ready set told of what happens to a member after `mark`. False if something has
-    /// happened already.
-    fn announce_next(&mut self, number: u32, mark: u32) -> bool {
+    /// Has the ready set told of what happens after `mark` to a member with this stream. False if
+    /// something has happened already.
+    fn announce_next(&mut self, number: u32, handle: Option<&Handle>, mark: u32) -> bool {
         let Some(member) = self.members.get_mut(number) else { return true };
         if let Some(set) = member.set {
             return set.arm_for_news();
         }
-        let Some(handle) = stream_of(member.fd) else { return true };
-        let StreamRef::Accelerated(stream) = handle.stream() else { return true };
+        let Some(StreamRef::Accelerated(stream)) = handle.map(Handle::stream) else { return true };
         let remote = member.ring.as_mut().map(|ring| &mut ring.announced_by);
         let Some(AnnouncedBy::Doorbell { watch, mark: last }) = remote else {
             return stream.announce_next(mark);
