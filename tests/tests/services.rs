@@ -6,26 +6,18 @@ mod service;
 
 use rsock_tests::{assert_worked, tools};
 use service::{
-    Postgres, directory, free_port, nginx, program, program_of_user, script, serves, start,
+    cluster, directory, free_port, nginx, postgres, program, program_of_user, script, serves, start,
 };
 use std::fs;
 
 #[test]
 fn redis() {
-    serves("redis", |port, with_library| {
-        let mut server = program("redis-server", with_library);
-        server.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
-        vec![start(&mut server, port)]
-    });
+    serves("redis", service::redis);
 }
 
 #[test]
 fn memcached() {
-    serves("memcached", |port, with_library| {
-        let mut server = program("memcached", with_library);
-        server.args(["-u", "root", "-l", "127.0.0.1", "-U", "0", "-p", &port.to_string()]);
-        vec![start(&mut server, port)]
-    });
+    serves("memcached", service::memcached);
 }
 
 #[test]
@@ -110,13 +102,6 @@ fn apache_with_children_of_one_connection_each() {
 /// A child for each connection, which its parent has accepted.
 #[test]
 fn postgresql() {
-    let dir = directory("postgresql").join("data");
-    let mut init = program_of_user("initdb", false);
-    init.args(["-U", "postgres", "-A", "trust", "--no-sync", "--locale=C", "-E", "UTF8", "-D"]);
-    assert_worked("initdb", &init.arg(&dir).output().expect("initdb"));
-    serves("postgresql", |port, with_library| {
-        let mut server = program_of_user("postgres", with_library);
-        server.args(["-h", "127.0.0.1", "-k", "", "-F", "-p", &port.to_string(), "-D"]).arg(&dir);
-        Postgres(start(&mut server, port))
-    });
+    let cluster = cluster("postgresql");
+    serves("postgresql", |port, with_library| postgres(&cluster, port, with_library));
 }

@@ -4,10 +4,11 @@
 #![allow(dead_code, reason = "each file of tests uses some")]
 
 use rsock_tests::{
-    Running, Watchdog, assert_worked, await_tcp_listener, has_left_tcp, preload_library, tools,
+    Running, Watchdog, assert_worked, await_tcp_listener, has_left_tcp, has_used_ring,
+    preload_library, tools,
 };
 use rustix::process::{Pid, Signal, geteuid, kill_process};
-use std::fs;
+use std::fs::{self, File};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -23,7 +24,11 @@ pub(crate) fn free_port() -> u16 {
 
 /// A program of one end.
 pub(crate) fn program(name: &str, with_library: bool) -> Command {
-    let mut command = tools::require(name).command();
+    end(tools::require(name).command(), with_library)
+}
+
+/// A command of one end.
+pub(crate) fn end(mut command: Command, with_library: bool) -> Command {
     command.env_remove("LD_PRELOAD");
     if with_library {
         command.env("LD_PRELOAD", preload_library());
@@ -88,6 +93,110 @@ pub(crate) fn has_moved(process: &mut Running) -> bool {
     }
 }
 
+/// The processes that serve a test.
+pub(crate) trait Servers {
+    /// Their ids, without those of their children.
+    fn ids(&self) -> Vec<u32>;
+}
+
+impl Servers for Running {
+    fn ids(&self) -> Vec<u32> {
+        vec![self.id()]
+    }
+}
+
+impl Servers for Postgres {
+    fn ids(&self) -> Vec<u32> {
+        vec![self.0.id()]
+    }
+}
+
+/// A client that checks what it is answered, or whose output tells.
+pub(crate) struct Load<'a> {
+    pub(crate) name: &'a str,
+    /// The client of a port, with the library or without; each step is some times as long as the
+    /// one before, from one second or less on.
+    pub(crate) client: &'a dyn Fn(u16, u32, bool) -> Command,
+    /// What it has printed at this step.
+    pub(crate) check: &'a dyn Fn(&str, u32),
+}
+
+/// How many steps a client has.
+const STEPS: u32 = 4;
+
+impl Load<'_> {
+    /// In all mixed pairs; with the library in both ends until a connection of both has left TCP.
+    pub(crate) fn leaves_tcp<S: Servers>(&self, mut services: impl FnMut(u16, bool) -> S) {
+        let _watchdog = Watchdog::new(Duration::from_secs(240));
+        for (server, client) in MIXED {
+            let is_expected = server && client;
+            let n_steps = if is_expected { STEPS } else { 1 };
+            let has_left = (0..n_steps).any(|step| {
+                let port = free_port();
+                let running = services(port, server);
+                let mut ends = [false, false];
+                self.run(port, step, client, |client| {
+                    let looked_at = [vec![client], with_children(running.ids())];
+                    for (end, ids) in ends.iter_mut().zip(looked_at) {
+                        *end = *end || ids.into_iter().any(has_left_tcp);
+                    }
+                });
+                ends == [true, true]
+            });
+            assert_eq!(has_left, is_expected, "{}, {server} {client}", self.name);
+        }
+    }
+
+    /// In all mixed pairs, without a byte on the ring: its connections end too soon for that.
+    pub(crate) fn stays_on_tcp<S: Servers>(&self, mut services: impl FnMut(u16, bool) -> S) {
+        let _watchdog = Watchdog::new(Duration::from_secs(240));
+        for (server, client) in MIXED {
+            let port = free_port();
+            let running = services(port, server);
+            let name = format!("{}, {server} {client}", self.name);
+            self.run(port, 0, client, |client| {
+                let servers = with_children(running.ids());
+                let has_left = [vec![client], servers].concat().into_iter().any(has_used_ring);
+                assert!(!has_left, "{name} has left TCP");
+            });
+        }
+    }
+
+    /// Runs the client, and looks at its process again and again, and once more at its end.
+    pub(crate) fn run(&self, port: u16, step: u32, with_library: bool, mut look: impl FnMut(u32)) {
+        let name = format!("{}, step {step}", self.name);
+        let path = directory(&format!("output_{port}")).join("output");
+        let output = File::create(&path).expect("a file");
+        let mut command = (self.client)(port, step, with_library);
+        command.stdout(output.try_clone().expect("the file")).stderr(output);
+        let mut client = Running::spawn(&mut command).expect("a client");
+        let status = loop {
+            look(client.id());
+            if let Some(status) = client.try_wait().expect("its state") {
+                break status;
+            }
+            thread::park_timeout(Duration::from_millis(2));
+        };
+        look(client.id());
+        let said = fs::read_to_string(path).expect("its output");
+        assert!(status.success(), "{name}: {status}\n{said}");
+        (self.check)(&said, step);
+    }
+}
+
+/// These processes and their children.
+fn with_children(mut ids: Vec<u32>) -> Vec<u32> {
+    let children = ids.iter().flat_map(|id| {
+        // It may have ended.
+        let list = fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
+        let list = list.unwrap_or_default();
+        list.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<u32>>()
+    });
+    let children: Vec<u32> = children.collect();
+    ids.extend(children);
+    ids
+}
+
 /// Runs the script's client `part` against services that `start` starts, at a port, in all mixed
 /// pairs.
 pub(crate) fn serves<S>(part: &str, mut services: impl FnMut(u16, bool) -> S) {
@@ -135,7 +244,7 @@ pub(crate) fn nginx(dir: &Path, port: u16, with_library: bool) -> Running {
 
 /// PostgreSQL, told to end when it is dropped: its children lead process groups of their own, and
 /// it has memory that would outlive it.
-pub(crate) struct Postgres(Running);
+pub(crate) struct Postgres(pub(crate) Running);
 
 impl Drop for Postgres {
     fn drop(&mut self) {
@@ -143,4 +252,31 @@ impl Drop for Postgres {
         let _ = kill_process(pid, Signal::INT);
         let _ = Child::wait(&mut self.0);
     }
+}
+
+/// Makes a cluster of PostgreSQL for one test.
+pub(crate) fn cluster(name: &str) -> PathBuf {
+    let dir = directory(name).join("data");
+    let mut init = program_of_user("initdb", false);
+    init.args(["-U", "postgres", "-A", "trust", "--no-sync", "--locale=C", "-E", "UTF8", "-D"]);
+    assert_worked("initdb", &init.arg(&dir).output().expect("initdb"));
+    dir
+}
+
+pub(crate) fn postgres(cluster: &Path, port: u16, with_library: bool) -> Postgres {
+    let mut server = program_of_user("postgres", with_library);
+    server.args(["-h", "127.0.0.1", "-k", "", "-F", "-p", &port.to_string(), "-D"]).arg(cluster);
+    Postgres(start(&mut server, port))
+}
+
+pub(crate) fn redis(port: u16, with_library: bool) -> Running {
+    let mut server = program("redis-server", with_library);
+    server.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
+    start(&mut server, port)
+}
+
+pub(crate) fn memcached(port: u16, with_library: bool) -> Running {
+    let mut server = program("memcached", with_library);
+    server.args(["-u", "root", "-l", "127.0.0.1", "-U", "0", "-p", &port.to_string()]);
+    start(&mut server, port)
 }
