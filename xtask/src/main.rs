@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         Task::RegenBindings => regen::run(),
         Task::Soak(options) => soak::run(&options),
         Task::Sanitize { sanitizer } => sanitize::run(sanitizer),
-        Task::Test => test::run(),
+        Task::Test(options) => test::run(&options),
         Task::Torture(options) => torture::run(&options),
         Task::Tools => tools::fetch().map(|dir| println!("{}", dir.display())),
     };
@@ -98,7 +98,7 @@ enum Task {
         sanitizer: Option<sanitize::Sanitizer>,
     },
     /// Build everything and run every test
-    Test,
+    Test(test::Options),
     /// Run random programs over the preload library and check every byte
     Torture(torture::Torture),
     /// Fetch the programs that the tests run, and print where they are (for RSOCK_TOOLS)
