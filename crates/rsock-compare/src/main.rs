@@ -19,6 +19,7 @@ mod judge;
 mod kernel_speed;
 mod limit;
 mod measure;
+mod moved;
 mod output_file;
 mod process;
 mod programs;
