@@ -10,6 +10,7 @@ mod bench;
 mod case;
 mod collected;
 mod compare;
+mod endless_loops;
 mod ends;
 mod environment;
 mod hold;

@@ -37,6 +37,7 @@ pub(crate) fn start_servers(bench: &Bench, case: &Case, side: Side) -> Result<Ve
     if side == Side::Limit {
         return Ok(Vec::new());
     }
+    let side = side.at_server();
     match (case.work, &bench.programs.netserver, &bench.programs.iperf3) {
         (Work::Netperf { n_pairs, .. }, Some(netserver), _) => {
             (0..n_pairs).map(|_| netperf::start_server(bench, netserver, case, side)).collect()
@@ -246,7 +247,7 @@ fn perf_device(side: Side) -> &'static str {
     match side {
         Side::Unix => "unix",
         Side::Rsock => "rsock",
-        Side::Kernel | Side::C | Side::Limit => "tcp",
+        _ => "tcp",
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) fn rate(
 ) -> Result<Measured, Error> {
     let front = servers.first().ok_or_else(|| absent("the service"))?;
     let start = Instant::now();
-    let mut client = services::start_client(bench, case, side, service, front.port)?;
+    let mut client = services::start_client(bench, case, side.at_client(), service, front.port)?;
     let is_accelerated = side == Side::Rsock && service.leaves_tcp();
     let fast_share = if is_accelerated { watch(bench, &mut client)? } else { None };
     let output = client.finish(bench.deadline(bench.time))?;
