@@ -2,7 +2,7 @@
 //!
 //! A run that hangs is ended and a process that outlives its test is a failure ([`crate::watch`]).
 //! A test that fails is run twice more, alone ([`crate::again`]). With `--all` it also runs the tests
-//! that need programs of more than some 150 MB.
+//! of Node and Java.
 
 use crate::again;
 use crate::lab;

@@ -51,6 +51,15 @@ pub(crate) fn fetch() -> Done<PathBuf> {
     Ok(dir)
 }
 
+/// As [`fetch`], with the [`large`] ones if `all`.
+pub(crate) fn fetch_and(all: bool) -> Done<PathBuf> {
+    let dir = fetch()?;
+    if all {
+        large::fetch()?;
+    }
+    Ok(dir)
+}
+
 /// Where the programs are or will be.
 pub(crate) fn dir() -> PathBuf {
     steps::target_dir().join("tools")
