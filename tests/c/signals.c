@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <setjmp.h>
 #include <stdatomic.h>
+#include <sys/syscall.h>
 
 static volatile sig_atomic_t count;
 static int stream = -1;
@@ -605,6 +606,66 @@ static void fork_client(int fd)
 	hear(fd);
 }
 
+/* A byte of the peer's comes with a signal, and lies in the kernel's socket: a stream with O_ASYNC is on
+ * TCP. */
+static void await_sigio(int fd)
+{
+	sigset_t only;
+	int got = 0;
+	sigemptyset(&only);
+	sigaddset(&only, SIGIO);
+	tell(fd);
+	do {
+		CHECK(sigwaitinfo(&only, NULL) == SIGIO);
+		CHECK(bare_syscall(SYS_ioctl, fd, FIONREAD, (long)&got, 0, 0, 0) == 0);
+	} while (got == 0);
+	printf("SIGIO, %d in the kernel\n", got);
+	hear(fd);
+}
+
+static void block_sigio(void)
+{
+	sigset_t only;
+	sigemptyset(&only);
+	sigaddset(&only, SIGIO);
+	CHECK(sigprocmask(SIG_BLOCK, &only, NULL) == 0);
+}
+
+static void sigio_client(int fd)
+{
+	block_sigio();
+	CHECK(fcntl(fd, F_SETOWN, getpid()) == 0);
+	CHECK(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_ASYNC) == 0);
+	for (int i = 0; i < 50; i++)
+		await_sigio(fd);
+}
+
+/* By ioctl, before the socket is connected; by then nothing is known of it. */
+static void sigio_early_client(int fd)
+{
+	int on = 1, early = socket(AF_INET, SOCK_STREAM, 0);
+	CHECK(early >= 0);
+	block_sigio();
+	CHECK(ioctl(early, FIOASYNC, &on) == 0);
+	CHECK(fcntl(early, F_SETOWN, getpid()) == 0);
+	CHECK(connect(early, (struct sockaddr *)&server_address, sizeof(server_address)) == 0);
+	warm_up(early, 0);
+	for (int i = 0; i < 50; i++)
+		await_sigio(early);
+	close(early);
+	tell(fd);
+	hear(fd);
+}
+
+static void sigio_early_server(int fd)
+{
+	int early = accept_client();
+	warm_up(early, 1);
+	patient_server(early);
+	close(early);
+	patient_server(fd);
+}
+
 static const struct part PARTS[] = {
 	{"interrupt", interrupt_client, patient_server},
 	{"interrupt_poll", interrupt_poll_client, patient_server},
@@ -619,6 +680,8 @@ static const struct part PARTS[] = {
 	{"fork", fork_client, patient_server},
 	{"cancel", cancel_client, patient_server},
 	{"cancel_early", cancel_early_client, patient_server},
+	{"sigio", sigio_client, patient_server},
+	{"sigio_early", sigio_early_client, sigio_early_server},
 };
 
 int main(int argc, char **argv)

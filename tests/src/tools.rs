@@ -1,8 +1,9 @@
 //! The real programs that the tests run: netperf, iperf3, rstream, python3 and so on.
 //!
 //! `cargo xtask tools` fetches them into `target/tools`; `RSOCK_TOOLS` may name another directory
-//! laid out the same way (`bin/` with the programs, `lib/` with their libraries). A program that
-//! is not there is looked up in `PATH`.
+//! laid out the same way (`bin/` with the programs, `lib/` with their libraries, and the same in
+//! `large/` for those that only `cargo xtask test --all` fetches). A program that is not there is
+//! looked up in `PATH`.
 
 use std::env;
 use std::ffi::OsString;
@@ -42,7 +43,14 @@ impl<P: AsRef<Path> + ?Sized> From<&P> for Tool {
 /// Looks for a program.
 #[must_use]
 pub fn find(name: &str) -> Option<Tool> {
-    directory().and_then(|dir| find_in(&dir, name)).or_else(|| find_on_path(name))
+    all(name).next()
+}
+
+/// Each place where a program is: those that were fetched, then the first one of `PATH`.
+pub fn all(name: &str) -> impl Iterator<Item = Tool> {
+    let fetched = directory().into_iter().flat_map(|dir| [dir.clone(), dir.join("large")]);
+    let fetched: Vec<Tool> = fetched.filter_map(|dir| find_in(&dir, name)).collect();
+    fetched.into_iter().chain(find_on_path(name))
 }
 
 /// Looks for a program that the calling test cannot do without.

@@ -1,6 +1,6 @@
 //! Which transport the connections of another process use.
 
-use rsock_core::metrics::{self, Transport};
+use rsock_core::metrics::{self, FallbackReason, Transport};
 
 /// Whether a connection of process `pid` has moved more bytes over the ring than over TCP.
 #[must_use]
@@ -12,6 +12,15 @@ pub fn has_left_tcp(pid: u32) -> bool {
 #[must_use]
 pub fn has_used_ring(pid: u32) -> bool {
     bytes_of_connections(pid).iter().any(|by| by.ring > 0)
+}
+
+/// Why connections of process `pid` are on TCP, as `rsock stat` shows it; nothing of those that are
+/// not.
+#[must_use]
+pub fn fallback_reasons(pid: u32) -> Vec<FallbackReason> {
+    let Ok(Some(found)) = metrics::read_process(pid) else { return Vec::new() };
+    let reasons = found.connections.iter().filter_map(|connection| connection.fallback);
+    reasons.filter(|reason| *reason != FallbackReason::None).collect()
 }
 
 /// Bytes of one connection, of both directions.

@@ -2,9 +2,14 @@
 //! itself again for every connection, hands the socket to further processes, and restricts the
 //! system calls of the one that talks to a client first.
 
+use rsock_core::metrics::FallbackReason;
 use rsock_tests::tools::{self, Tool};
-use rsock_tests::{Running, Watchdog, await_tcp_listener, free_port, preload_library};
+use rsock_tests::{
+    Running, Watchdog, await_tcp_listener, fallback_reasons, free_port, has_used_ring,
+    preload_library,
+};
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -165,4 +170,42 @@ fn with_the_library_at_the_server() {
 #[test]
 fn with_the_library_at_the_client() {
     assert_copies("client", false, true);
+}
+
+/// Processes that `pid` has started, and those that they have.
+fn descendants(pid: u32) -> Vec<u32> {
+    let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let children = list.split_whitespace().filter_map(|child| child.parse::<u32>().ok());
+    children.flat_map(|child| [vec![child], descendants(child)].concat()).collect()
+}
+
+/// The process of sshd that serves a session has begun as a program of its own, with the connection
+/// as standard input, so it never looks for its peer. `rsock stat` says so of the client.
+#[test]
+fn the_connection_stays_on_tcp_and_the_client_shows_why() {
+    let _watchdog = Watchdog::new(LIMIT);
+    let site = Site::new("reason");
+    let server = site.server(true);
+    let mut ssh = site.client("ssh", true);
+    ssh.arg(site.remote()).arg("cat").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut client = Running::spawn(&mut ssh).expect("ssh");
+    let mut answers = BufReader::new(client.stdout.take().expect("piped"));
+    let mut input = client.stdin.take().expect("piped");
+    let question = [b"question".repeat(1000), b"\n".to_vec()].concat();
+    let reasons = loop {
+        input.write_all(&question).expect("the session");
+        let mut answer = Vec::new();
+        answers.read_until(b'\n', &mut answer).expect("the session");
+        assert!(answer == question, "{}", site.log());
+        let reasons = fallback_reasons(client.id());
+        if !reasons.is_empty() {
+            break reasons;
+        }
+    };
+    assert_eq!(reasons, [FallbackReason::NoPeer]);
+    let servers = descendants(server.id());
+    assert!(!servers.is_empty() && !servers.into_iter().any(has_used_ring));
+    assert!(!has_used_ring(client.id()));
+    drop(input);
+    assert!(client.wait().expect("ssh").success(), "{}", site.log());
 }

@@ -47,9 +47,9 @@ fn main() -> ExitCode {
         Task::RegenBindings => regen::run(),
         Task::Soak(options) => soak::run(&options),
         Task::Sanitize { sanitizer } => sanitize::run(sanitizer),
-        Task::Test => test::run(),
+        Task::Test(options) => test::run(&options),
         Task::Torture(options) => torture::run(&options),
-        Task::Tools => tools::fetch().map(|dir| println!("{}", dir.display())),
+        Task::Tools { all } => tools::fetch_and(all).map(|dir| println!("{}", dir.display())),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -98,9 +98,13 @@ enum Task {
         sanitizer: Option<sanitize::Sanitizer>,
     },
     /// Build everything and run every test
-    Test,
+    Test(test::Options),
     /// Run random programs over the preload library and check every byte
     Torture(torture::Torture),
     /// Fetch the programs that the tests run, and print where they are (for RSOCK_TOOLS)
-    Tools,
+    Tools {
+        /// Also Node and Java, where the machine has none
+        #[arg(long)]
+        all: bool,
+    },
 }

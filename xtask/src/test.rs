@@ -1,7 +1,8 @@
 //! `cargo xtask test`: builds everything and runs every test.
 //!
 //! A run that hangs is ended and a process that outlives its test is a failure ([`crate::watch`]).
-//! A test that fails is run twice more, alone ([`crate::again`]).
+//! A test that fails is run twice more, alone ([`crate::again`]). With `--all` it also runs the tests
+//! of Node and Java.
 
 use crate::again;
 use crate::lab;
@@ -10,6 +11,7 @@ use crate::steps::{self, Done, Failure};
 use crate::tools;
 use crate::torture;
 use crate::watch::{Counts, Failed, Watched};
+use clap::Args;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::env;
@@ -17,11 +19,24 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
+/// How much is run.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Also run the tests with Node and Java, and fetch these where the machine has none
+    #[arg(long)]
+    all: bool,
+}
+
 /// Runs the whole suite; goes on after a failure so that one run tells everything.
-pub(crate) fn run() -> Done {
+pub(crate) fn run(options: &Options) -> Done {
     let mut run = Run::default();
     if let Err(why) = tools::fetch() {
         run.failed("fetching programs", why);
+    }
+    if options.all
+        && let Err(why) = tools::large::fetch()
+    {
+        run.failed("fetching large programs", why);
     }
     for missing in tools::missing() {
         run.failed(missing, "is not on this machine; tests that run it will fail");
@@ -41,6 +56,9 @@ pub(crate) fn run() -> Done {
         };
         command
     });
+    if options.all {
+        run.large_programs();
+    }
     for (what, seed) in torture::short_runs() {
         run.torture(what, seed);
     }
@@ -58,6 +76,12 @@ const BENCHES: [&str; 3] = ["--workspace", "--bench", "*"];
 /// named.
 pub(crate) const DEVICE_TESTS: [&str; 7] =
     ["--workspace", "--test", "rdma*", "--test", "hosts", "--test", "power"];
+
+/// Tests of programs that only `--all` fetches. They are marked as ignored.
+const LARGE_TESTS: &str = "services_all";
+
+/// The one of them that needs a later Node than Debian 12 has.
+const NODE_WITH_IO_URING: &str = "node_with_an_io_uring_stays_on_tcp";
 
 /// What has happened so far.
 #[derive(Default)]
@@ -104,6 +128,31 @@ impl Run {
             }
         }
         Ok(())
+    }
+
+    /// Tests of [`LARGE_TESTS`], which the ordinary run has counted as ignored.
+    fn large_programs(&mut self) {
+        let has_node = tools::large::has_node_with_io_uring();
+        if !has_node {
+            steps::say(format!("{NODE_WITH_IO_URING}: skipped, there is no Node 20 or later"));
+        }
+        let before = self.counts;
+        self.tests("tests of large programs", "", |failed, tests| {
+            let mut command = cargo("test");
+            command.args(["--workspace", "--test", LARGE_TESTS, "--", "--ignored"]);
+            if !has_node {
+                command.args(["--skip", NODE_WITH_IO_URING]);
+            }
+            if failed.is_some() {
+                command.arg("--exact").args(tests);
+            }
+            command
+        });
+        let n_run = self.counts.passed + self.counts.failed - before.passed - before.failed;
+        self.counts.ignored = before.ignored.saturating_sub(n_run);
+        if n_run == 0 {
+            self.failed("tests of large programs", "none ran");
+        }
     }
 
     /// Tests that need an RDMA device, in a guest that has one, and those that need two hosts.

@@ -6,7 +6,10 @@
 //! target/tools/bin    one link per program                  } what RSOCK_TOOLS=target/tools
 //! target/tools/lib    one link per shared library           } promises: PATH and LD_LIBRARY_PATH
 //! target/tools/stamp  what was fetched: while it fits, nothing is asked of the network
+//! target/tools/large  the same for programs of [`large`]
 //! ```
+
+pub(crate) mod large;
 
 use crate::apt::{self, Apt};
 use crate::steps::{self, Done, Failure};
@@ -45,6 +48,15 @@ pub(crate) fn fetch() -> Done<PathBuf> {
         programs().collect::<Vec<_>>().join(" "),
         dir.display()
     ));
+    Ok(dir)
+}
+
+/// As [`fetch`], with the [`large`] ones if `all`.
+pub(crate) fn fetch_and(all: bool) -> Done<PathBuf> {
+    let dir = fetch()?;
+    if all {
+        large::fetch()?;
+    }
     Ok(dir)
 }
 

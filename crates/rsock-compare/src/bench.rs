@@ -25,6 +25,8 @@ pub(super) struct Bench {
     pub(super) cpus: [usize; 2],
     /// Duration of one sample; whole seconds.
     pub(super) time: Duration,
+    /// Endless loops that run beside all samples.
+    pub(super) n_loops: u32,
     /// A round trip over the kernel's TCP, which decides what some rows promise.
     pub(super) kernel_round_trip: Duration,
 }
@@ -34,9 +36,12 @@ impl Bench {
     pub(super) fn set_environment(&self, command: &mut Command, case: &Case, side: Side) {
         if case.is_on_device() {
             self.set_device_environment(command, case, side);
-        } else if side == Side::Rsock && !case.uses_rust_interface() {
+        } else if side.has_library() && !case.uses_rust_interface() {
             command.env(library::PRELOAD_ENV, &self.library);
             command.envs(case.settings.iter().copied());
+            if side == Side::OnTcp {
+                command.env("RSOCK_DEVICE", "tcp");
+            }
         } else {
             // This process may have the library itself.
             command.env_remove(library::PRELOAD_ENV);

@@ -23,6 +23,37 @@ pub(crate) enum Side {
     Rsock,
     /// The best that this machine could do without a protocol; on an RDMA device, bare verbs.
     Limit,
+    /// rsock at the client alone.
+    ClientAlone,
+    /// rsock at the server alone.
+    ServerAlone,
+    /// rsock at both ends, with `RSOCK_DEVICE=tcp`.
+    OnTcp,
+}
+
+impl Side {
+    /// Whether an end that runs over it has the library, see [`Self::at_server`].
+    pub(crate) fn has_library(self) -> bool {
+        matches!(self, Self::Rsock | Self::OnTcp)
+    }
+
+    /// What the server of a side runs over.
+    pub(crate) fn at_server(self) -> Self {
+        match self {
+            Self::ClientAlone => Self::Kernel,
+            Self::ServerAlone => Self::Rsock,
+            other => other,
+        }
+    }
+
+    /// What the client of a side runs over.
+    pub(crate) fn at_client(self) -> Self {
+        match self {
+            Self::ClientAlone => Self::Rsock,
+            Self::ServerAlone => Self::Kernel,
+            other => other,
+        }
+    }
 }
 
 /// The unit of a row's figures.
@@ -177,6 +208,8 @@ pub(crate) struct Case {
     pub(crate) work: Work,
     /// The sides, in the order of the columns.
     pub(crate) sides: &'static [Side],
+    /// Further sides, on which the connections stay on TCP: each is to be [`AS_FAST`].
+    pub(crate) on_tcp: Vec<Side>,
     /// The side that rsock is compared with.
     pub(crate) base: Side,
     /// Environment of the rsock side, beside the library.
@@ -197,6 +230,9 @@ pub(crate) const SERVICES: &str = "services.";
 
 /// Requests per second of [`Work::CpuPerRequest`].
 pub(crate) const PACED_RATE: u32 = 1000;
+
+/// rsock : kernel TCP, at least, where connections stay on TCP or the machine is busy.
+pub(crate) const AS_FAST: f64 = 0.97;
 
 /// Datagrams in a batch of [`Calls::Batches`].
 pub(crate) const BATCH: u16 = 32;
@@ -228,6 +264,28 @@ impl Case {
         self.id.starts_with(SERVICES)
     }
 
+    /// All sides that are measured.
+    pub(crate) fn all_sides(&self) -> Vec<Side> {
+        [self.sides, &self.on_tcp].concat()
+    }
+
+    /// The row with further sides on which its connections stay on TCP, if it is about the requests
+    /// of a service.
+    pub(crate) fn with_sides(self, on_tcp: &[Side]) -> Self {
+        match self.work {
+            Work::Service(_) => Self { on_tcp: on_tcp.to_vec(), ..self },
+            _ => self,
+        }
+    }
+
+    /// The row with the promise for a machine that is busy with other things.
+    pub(crate) fn on_busy_machine(mut self) -> Self {
+        if let Need::RatioAtLeast { aim, .. } = self.need {
+            self.need = Need::RatioAtLeast { least: AS_FAST, aim };
+        }
+        self
+    }
+
     /// The row with the promise for a machine whose kernel is so fast.
     pub(crate) fn beside(mut self, kernel: KernelSpeed) -> Self {
         if let (KernelSpeed::Slow, Some(need)) = (kernel, self.need_beside_slow) {
@@ -252,6 +310,7 @@ impl Case {
             is_also_pinned: place == Place::Free,
             work: Work::Netperf { test: Netperf::Rr, n_pairs: 1 },
             sides: &[Side::Kernel, Side::Rsock],
+            on_tcp: Vec::new(),
             base: Side::Kernel,
             settings: &[],
             need: Need::Nothing,
@@ -264,6 +323,26 @@ impl Case {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sides_on_tcp_are_for_requests_of_services_alone() {
+        let sides = [Side::ClientAlone, Side::OnTcp];
+        for case in all() {
+            let is_rate = matches!(case.work, Work::Service(_));
+            let case = case.with_sides(&sides);
+            let expected: &[Side] = if is_rate { &sides } else { &[] };
+            assert_eq!(case.on_tcp, expected, "{}", case.id);
+            assert!(case.all_sides().starts_with(case.sides), "{}", case.id);
+        }
+    }
+
+    #[test]
+    fn one_end_alone_has_the_library_and_the_other_has_not() {
+        let ends = |side: Side| (side.at_client(), side.at_server());
+        assert_eq!(ends(Side::ClientAlone), (Side::Rsock, Side::Kernel));
+        assert_eq!(ends(Side::ServerAlone), (Side::Kernel, Side::Rsock));
+        assert_eq!(ends(Side::OnTcp), (Side::OnTcp, Side::OnTcp));
+    }
 
     #[test]
     fn a_slow_kernel_changes_only_promises_that_depend_on_it() {

@@ -1,7 +1,8 @@
 //! The comparison: chooses its rows, runs them, and writes the results where the user wants them.
 
 use crate::bench::Bench;
-use crate::case::{self, Case, KernelSpeed, Place};
+use crate::case::{self, Case, KernelSpeed, Place, Side};
+use crate::endless_loops::EndlessLoops;
 use crate::environment::Environment;
 use crate::installed::Programs;
 use crate::output_file::OutputFile;
@@ -40,6 +41,14 @@ pub(crate) struct Args {
     /// Only rows of these names, and those whose names go on with a dot (rdma: all of the device)
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
+    /// Rows about services: also measure rsock where connections stay on TCP, in turns with the
+    /// others. A row fails if one of these is slower than 0.97 of kernel TCP
+    #[arg(long, value_enum, value_name = "SIDE", value_delimiter = ',')]
+    sides: Vec<Alone>,
+    /// Run so many endless loops on the same CPUs during all samples. Rows about services then
+    /// promise 0.97 of kernel TCP
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=64))]
+    beside: u32,
     /// Print the rows' names and end
     #[arg(long)]
     list: bool,
@@ -50,6 +59,27 @@ enum Pin {
     No,
     Yes,
     Both,
+}
+
+/// Where rsock is while connections stay on TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Alone {
+    /// The library at the client alone
+    Client,
+    /// The library at the server alone
+    Server,
+    /// The library at both ends, with RSOCK_DEVICE=tcp
+    Tcp,
+}
+
+impl Alone {
+    fn side(self) -> Side {
+        match self {
+            Self::Client => Side::ClientAlone,
+            Self::Server => Side::ServerAlone,
+            Self::Tcp => Side::OnTcp,
+        }
+    }
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
@@ -65,6 +95,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         let lines: Vec<_> = cases.iter().map(|c| format!("{:<24} {}\n", c.id, c.label)).collect();
         return output::print(&lines.concat());
     }
+    let cases = with_sides(cases, &args.sides)?;
     let json = args.json.as_deref().map(OutputFile::open).transpose()?;
     let svg = args.svg.as_deref().map(OutputFile::open).transpose()?;
     let markdown = args.markdown.as_deref().map(OutputFile::open).transpose()?;
@@ -77,15 +108,22 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         programs: Programs::find(),
         cpus,
         time: Duration::from_secs(args.time.into()),
+        n_loops: args.beside,
         kernel_round_trip: kernel_speed::round_trip(cpus)?,
     };
     let kernel = KernelSpeed::of(bench.kernel_round_trip);
-    let cases: Vec<_> = cases.into_iter().map(|case| case.beside(kernel)).collect();
+    let cases = cases.into_iter().map(|case| match case.is_service() && args.beside > 0 {
+        true => case.on_busy_machine(),
+        false => case.beside(kernel),
+    });
+    let cases: Vec<_> = cases.collect();
     // An even number, so that each side is measured first as often as the other: kernel TCP's
     // connect rate falls with every connection in TIME_WAIT.
     let runs = args.runs.unwrap_or(if args.quick { 3 } else { 6 });
     let environment = Environment::collect(&bench, runs);
+    let loops = EndlessLoops::start(&bench)?;
     let rows = runner::run(&bench, &cases, runs);
+    drop(loops);
     let comparison = Comparison::new(environment, rows, &bench.missing_programs());
     output::print(&report::text(&comparison))?;
     if let Some(file) = json {
@@ -128,6 +166,18 @@ fn choose(only: &[String], pin: Pin, on_device: DeviceRows) -> Result<Vec<Case>,
     let cases: Vec<_> = all.into_iter().filter(|case| fits(case) && is_asked(case)).collect();
     if cases.is_empty() {
         return Err(Error::Usage("none of these rows is measured with that --pin".into()));
+    }
+    Ok(cases)
+}
+
+/// The rows with further sides; an error if there are such and no row has them.
+fn with_sides(cases: Vec<Case>, alone: &[Alone]) -> Result<Vec<Case>, Error> {
+    let mut sides: Vec<_> = alone.iter().map(|alone| alone.side()).collect();
+    sides.sort();
+    sides.dedup();
+    let cases: Vec<_> = cases.into_iter().map(|case| case.with_sides(&sides)).collect();
+    if !sides.is_empty() && cases.iter().all(|case| case.on_tcp.is_empty()) {
+        return Err(Error::Usage("--sides is for rows about services: --only services".into()));
     }
     Ok(cases)
 }

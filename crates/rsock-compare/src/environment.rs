@@ -30,6 +30,8 @@ pub(crate) struct Environment {
     pub(crate) started_at: u64,
     pub(crate) runs: u32,
     pub(crate) seconds_per_sample: u64,
+    /// Endless loops that ran beside all samples, on the same CPUs.
+    pub(crate) endless_loops: u32,
     pub(crate) programs: BTreeMap<&'static str, String>,
     /// Environment variables that change how rsock behaves.
     pub(crate) settings: BTreeMap<String, String>,
@@ -65,6 +67,7 @@ impl Environment {
             started_at: now.as_secs(),
             runs,
             seconds_per_sample: bench.time.as_secs(),
+            endless_loops: bench.n_loops,
             programs: present.collect(),
             settings: settings.collect(),
         }

@@ -1,6 +1,6 @@
 //! Ratios and verdicts: the measured medians against the promise of a row.
 
-use crate::case::{Need, Side};
+use crate::case::{AS_FAST, Need, Side};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -28,6 +28,19 @@ pub(crate) struct Judgement {
     /// rsock : limit.
     pub(crate) of_limit: Option<f64>,
     pub(crate) verdict: Verdict,
+}
+
+/// Of `sides`, on which connections stay on TCP, those that are too slow, with their ratio to kernel
+/// TCP.
+pub(super) fn too_slow(sides: &[Side], medians: &BTreeMap<Side, f64>) -> Vec<(Side, f64)> {
+    let ratios = sides.iter().filter_map(|side| Some((*side, ratio_on_tcp(*side, medians)?)));
+    ratios.filter(|(_, ratio)| *ratio < AS_FAST).collect()
+}
+
+/// The ratio of a side to kernel TCP.
+pub(super) fn ratio_on_tcp(side: Side, medians: &BTreeMap<Side, f64>) -> Option<f64> {
+    let kernel = medians.get(&Side::Kernel).filter(|kernel| **kernel > 0.0)?;
+    Some(medians.get(&side)? / kernel)
 }
 
 /// Compares the medians of a row with its promise.
@@ -153,6 +166,14 @@ mod tests {
         }
         let need = Need::RatioAtLeast { least: 1.0, aim: 1.0 };
         assert_eq!(verdict(need, &[(Side::Kernel, 0.0), (Side::Rsock, 1.0)]), Verdict::NotRun);
+    }
+
+    #[test]
+    fn a_side_on_tcp_is_too_slow_below_its_bound() {
+        let (slow, fast) = (Side::ClientAlone, Side::ServerAlone);
+        let medians = BTreeMap::from([(Side::Kernel, 128.0), (slow, 124.0), (fast, 125.0)]);
+        assert_eq!(too_slow(&[slow, fast, Side::OnTcp], &medians), [(slow, 0.96875)]);
+        assert_eq!(ratio_on_tcp(Side::OnTcp, &medians), None);
     }
 
     #[test]

@@ -7,13 +7,12 @@ use crate::case::{BATCH, Calls, Case, Netperf, Side, Unit, Work};
 use crate::collected::Collected;
 use crate::programs::{iperf, netperf, perftest, rstream, services};
 use crate::server::Server;
-use crate::{hold, limit, process};
+use crate::{hold, limit, moved, process};
 use rsock_cli::child::{Child, pause};
 use rsock_cli::error::Error;
 use rsock_cli::library;
 use rsock_cli::perf::latency::Latency;
 use rsock_cli::perf::{self, DatagramReport, ends};
-use rsock_core::metrics;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -38,6 +37,7 @@ pub(crate) fn start_servers(bench: &Bench, case: &Case, side: Side) -> Result<Ve
     if side == Side::Limit {
         return Ok(Vec::new());
     }
+    let side = side.at_server();
     match (case.work, &bench.programs.netserver, &bench.programs.iperf3) {
         (Work::Netperf { n_pairs, .. }, Some(netserver), _) => {
             (0..n_pairs).map(|_| netperf::start_server(bench, netserver, case, side)).collect()
@@ -177,24 +177,13 @@ fn finish_all(
     if let Some(first) = clients.first_mut()
         && !first.has_ended_by(Instant::now() + bench.time / 2)?
     {
-        fast_share = fast_share_of(first.pid());
+        fast_share = moved::share(first.pid());
     }
     let mut value = 0.0;
     for client in clients {
         value += parse(&client.finish(deadline)?)?;
     }
     Ok(Measured { fast_share, ..value.into() })
-}
-
-/// Part of the process's bytes that did not use kernel TCP, in its live connections so far.
-fn fast_share_of(pid: u32) -> Option<f64> {
-    let process = metrics::read_process(pid).ok()??;
-    let counters = process.connections.iter().flat_map(|c| [c.tx, c.rx]);
-    let (fast, all) = counters.fold((0.0, 0.0), |(fast, all), counters| {
-        let sum: f64 = counters.bytes.iter().map(|n| *n as f64).sum();
-        (fast + sum - counters.bytes[metrics::Transport::Tcp as usize] as f64, all + sum)
-    });
-    (all > 0.0).then(|| fast / all)
 }
 
 /// Runs `rsock perf` with a server of its own.
@@ -258,7 +247,7 @@ fn perf_device(side: Side) -> &'static str {
     match side {
         Side::Unix => "unix",
         Side::Rsock => "rsock",
-        Side::Kernel | Side::C | Side::Limit => "tcp",
+        _ => "tcp",
     }
 }
 
@@ -295,7 +284,7 @@ fn held(
     }
     pause(REST);
     let value = look(&[client.pid(), server.pid()])?;
-    Ok(Measured { fast_share: fast_share_of(client.pid()), ..value.into() })
+    Ok(Measured { fast_share: moved::share(client.pid()), ..value.into() })
 }
 
 /// Measures the CPU time of both ends over a few seconds of 100 requests per second.
@@ -315,7 +304,7 @@ fn cpu_at_rate(bench: &Bench, case: &Case, side: Side) -> Result<Measured, Error
     let (start, before) = (Instant::now(), process::cpu_time(&pids)?);
     pause(WATCHED);
     let (after, took) = (process::cpu_time(&pids)?, start.elapsed());
-    let fast_share = fast_share_of(client.pid());
+    let fast_share = moved::share(client.pid());
     if client.has_ended_by(Instant::now())? {
         client.finish(Instant::now())?;
         return Err(Error::Failed("rsock perf ended too soon".into()));

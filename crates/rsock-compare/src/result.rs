@@ -1,6 +1,6 @@
 //! The results: raw samples, medians and verdicts, as the JSON file has them.
 
-use crate::case::{Case, Need, Place, SERVICES, Side, Unit, Work};
+use crate::case::{AS_FAST, Case, Need, Place, SERVICES, Side, Unit, Work};
 use crate::environment::Environment;
 use crate::judge::{self, Judgement, Verdict};
 use crate::limit::Placement;
@@ -29,6 +29,9 @@ pub(crate) struct Row {
     pub(crate) need: Need,
     /// The side that rsock is compared with: `ratio` is rsock over this.
     pub(crate) base: Side,
+    /// Further sides, on which connections stay on TCP.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) on_tcp: Vec<Side>,
     pub(crate) medians: BTreeMap<Side, f64>,
     #[serde(flatten)]
     pub(crate) judgement: Judgement,
@@ -72,7 +75,7 @@ impl Row {
     /// Judges what was measured.
     pub(super) fn measured(case: &Case, samples: Vec<Sample>) -> Self {
         let mut medians = BTreeMap::new();
-        for side in case.sides {
+        for side in &case.all_sides() {
             let values = samples.iter().filter(|s| s.side == *side).filter_map(|s| s.value);
             medians.extend(median(values.collect()).map(|value| (*side, value)));
         }
@@ -91,9 +94,12 @@ impl Row {
             // The figure is about the machine.
             judgement.verdict = Verdict::Shown;
         }
-        if failures.iter().any(|sample| sample.side == Side::Rsock) {
+        let is_about_rsock = |side| side == Side::Rsock || case.on_tcp.contains(&side);
+        let slow = judge::too_slow(&case.on_tcp, &medians);
+        if !slow.is_empty() || failures.iter().any(|sample| is_about_rsock(sample.side)) {
             judgement.verdict = Verdict::Fail;
         }
+        let note = note.or_else(|| too_slow_note(&slow));
         Self { judgement, note, medians, samples, ..Self::empty(case) }
     }
 
@@ -127,6 +133,11 @@ impl Row {
         self.id.starts_with(SERVICES)
     }
 
+    /// The ratio of a side on which connections stay on TCP to kernel TCP.
+    pub(crate) fn ratio_on_tcp(&self, side: Side) -> Option<f64> {
+        judge::ratio_on_tcp(side, &self.medians)
+    }
+
     /// Median part of the bytes that did not use kernel TCP; `None` where nothing counted them.
     pub(crate) fn fast_share(&self) -> Option<f64> {
         median(self.samples.iter().filter_map(|sample| sample.fast_share).collect())
@@ -155,12 +166,19 @@ impl Row {
             settings: case.settings.iter().copied().collect(),
             need: case.need,
             base: case.base,
+            on_tcp: case.on_tcp.clone(),
             medians: BTreeMap::new(),
             judgement: Judgement::default(),
             note: None,
             samples: Vec::new(),
         }
     }
+}
+
+/// Names the sides on which connections stay on TCP and that are too slow.
+fn too_slow_note(slow: &[(Side, f64)]) -> Option<String> {
+    let sides: Vec<_> = slow.iter().map(|(side, ratio)| format!("{side:?} {ratio:.3}")).collect();
+    (!sides.is_empty()).then(|| format!("less than {AS_FAST} of kernel TCP: {}", sides.join(", ")))
 }
 
 /// The middle value, or the mean of the two in the middle.
@@ -216,6 +234,22 @@ mod tests {
         assert!(
             row.note.unwrap().contains("1 of 3 samples failed, the first over Rsock: it broke")
         );
+    }
+
+    #[test]
+    fn a_side_on_tcp_that_is_slow_or_fails_fails_the_row() {
+        let case = case::all().into_iter().find(|case| case.id == "services.redis.get.1").unwrap();
+        let case = case.with_sides(&[Side::ClientAlone]);
+        let verdict = |alone| {
+            let samples = vec![
+                sample(Side::Kernel, Some(1.0)),
+                sample(Side::Rsock, Some(1000.0)),
+                sample(Side::ClientAlone, alone),
+            ];
+            Row::measured(&case, samples).judgement.verdict
+        };
+        assert_eq!(verdict(Some(0.98)), Verdict::Aim);
+        assert_eq!((verdict(Some(0.9)), verdict(None)), (Verdict::Fail, Verdict::Fail));
     }
 
     #[test]

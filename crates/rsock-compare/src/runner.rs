@@ -9,7 +9,7 @@ use crate::result::{Row, Sample};
 
 /// Runs `cases`, each side `runs` times, or as many times more as the case asks for.
 pub(crate) fn run(bench: &Bench, cases: &[Case], runs: u32) -> Vec<Row> {
-    let n_samples = |case: &Case| case.sides.len() as u64 * u64::from(runs * case.n_times);
+    let n_samples = |case: &Case| case.all_sides().len() as u64 * u64::from(runs * case.n_times);
     let n_all = cases.iter().filter(|c| is_measured(c)).map(n_samples).sum();
     let mut progress = Progress::new(n_all, cases.len());
     let mut rows = Vec::with_capacity(cases.len());
@@ -71,19 +71,20 @@ fn is_measured(case: &Case) -> bool {
 
 /// Takes one sample of each side.
 fn round(bench: &Bench, case: &Case, run: u32, progress: &Progress) -> Vec<Sample> {
-    let n = case.sides.len();
+    let sides = case.all_sides();
+    let n = sides.len();
     let turn = run as usize;
     // The first side to start is not always the first to be measured.
     let starting: Vec<_> = (0..n).map(|i| (i + turn) % n).collect();
     let measuring: Vec<_> = (0..n).map(|i| (i + turn + turn / n) % n).collect();
     let mut servers: Vec<_> = (0..n).map(|_| None).collect();
     for index in &starting {
-        servers[*index] = Some(measure::start_servers(bench, case, case.sides[*index]));
+        servers[*index] = Some(measure::start_servers(bench, case, sides[*index]));
     }
     let position = |order: &[usize], index| order.iter().position(|i| *i == index).unwrap_or(0);
     let mut samples = Vec::with_capacity(n);
     for index in &measuring {
-        let side = case.sides[*index];
+        let side = sides[*index];
         progress.begin(format!("{} ({side:?})", case.label.trim()));
         let line = limit::line_round_trip(bench.cpus);
         let started = servers[*index].take().unwrap_or_else(|| Ok(Vec::new()));

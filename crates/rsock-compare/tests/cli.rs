@@ -101,6 +101,8 @@ fn mistakes_are_refused_before_anything_runs() {
     assert_refused(compare(&["--svg", directory]), "is a directory");
     assert_refused(compare(&["--runs", "0"]), "--runs");
     assert_refused(compare(&["--only", "pigeons"]), "pigeons");
+    assert_refused(compare(&["--only", "rr", "--sides", "client"]), "--only services");
+    assert_refused(compare(&["--only", "services", "--sides", "neither"]), "neither");
     let json = dir.0.join("left.json");
     let mut no_library = compare(&["--json", json.to_str().unwrap()]);
     no_library.env("RSOCK_PRELOAD", "/nonexistent.so");
@@ -166,6 +168,74 @@ fn connections_that_stay_on_tcp_are_no_sample_of_rsock() {
     let line = table.lines().find(|line| line.starts_with("Tokio echo")).unwrap();
     assert!(line.contains("FAIL") && line.contains("/s"), "{line}");
     assert!(table.contains("no connection of the library was seen"), "{table}");
+}
+
+#[test]
+fn sides_on_tcp_are_measured_and_shown_where_they_are_asked_for() {
+    let dir = Dir::new("sides");
+    let (json, markdown) = (dir.0.join("c.json"), dir.0.join("c.md"));
+    let mut command = compare(&["--runs", "1", "--pin", "no", "--only", "services.echo"]);
+    command.args(["--sides", "tcp,client", "--beside", "1"]);
+    command.arg("--json").arg(&json).arg("--markdown").arg(&markdown);
+    command.env("PATH", "").env_remove("RSOCK_TOOLS").env("RSOCK_PRELOAD", dir.library());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    assert!(said.contains("Endless loops on the same CPUs: 1."), "{said}");
+    assert!(said.contains("client alone") && !said.contains("server alone"), "{said}");
+    let json: serde_json::Value = serde_json::from_slice(&fs::read(json).unwrap()).unwrap();
+    assert_eq!(json["environment"]["endless_loops"], 1);
+    let rows = json["rows"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["id"] == "services.echo.tokio").unwrap();
+    for side in ["kernel", "client_alone", "on_tcp"] {
+        assert!(row["medians"][side].as_f64().unwrap() > 0.0, "{side}: {row}");
+    }
+    // The library is an empty file, so that nothing leaves TCP.
+    assert_eq!(row["need"]["ratio_at_least"]["least"], 0.97);
+    let page = fs::read_to_string(markdown).unwrap();
+    let head = page.lines().find(|line| line.contains("kernel")).unwrap();
+    assert!(head.ends_with("| result | client alone | RSOCK_DEVICE=tcp |"), "{page}");
+    let n_cells = |line: &str| line.matches('|').count();
+    let lines: Vec<&str> = page.lines().filter(|line| line.starts_with('|')).collect();
+    assert!(lines.iter().all(|line| n_cells(line) == n_cells(head)), "{page}");
+}
+
+/// The number of a process that this one has started as `end loop`.
+fn loop_of(pid: u32) -> Option<u32> {
+    let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let children = list.split_whitespace().map(|child| child.parse::<u32>().unwrap());
+    let is_loop = |child: &u32| {
+        let args = fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
+        args.ends_with(b"\0end\0loop\0")
+    };
+    children.into_iter().find(is_loop)
+}
+
+#[test]
+fn an_endless_loop_does_not_outlive_the_command() {
+    let dir = Dir::new("loops");
+    let args = ["--runs", "1000", "--pin", "no", "--only", "services.echo.tokio", "--beside", "1"];
+    let mut command = compare(&args);
+    command.env("PATH", "").env_remove("RSOCK_TOOLS").env("RSOCK_PRELOAD", dir.library());
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut running = command.spawn().unwrap();
+    let child = loop {
+        if let Some(child) = loop_of(running.id()) {
+            break child;
+        }
+        assert!(running.try_wait().unwrap().is_none());
+        std::thread::yield_now();
+    };
+    running.kill().unwrap();
+    running.wait().unwrap();
+    // It may wait to be reaped by its new parent.
+    let is_running = || {
+        let stat = fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+    };
+    while is_running() {
+        std::thread::yield_now();
+    }
 }
 
 #[test]

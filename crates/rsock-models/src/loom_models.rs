@@ -1,6 +1,7 @@
 //! A module for each algorithm, which includes the file that it explores.
 
 mod claim;
+mod epoll_wait;
 mod event_count;
 mod free_list;
 mod gate;

@@ -166,15 +166,6 @@ pub enum Place {
     Out,
 }
 
-/// What the peer has to announce for a watch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Announced {
-    /// The next arrival.
-    pub arrivals: bool,
-    /// Room, once there is some again.
-    pub room: bool,
-}
-
 impl Watch {
     /// `EPOLL_CTL_ADD`, and `EPOLL_CTL_MOD`, which begins anew: what was news and has not been
     /// reported is ready now, or will be with other news.
@@ -226,22 +217,6 @@ impl Watch {
         let is_spent = self.asked.has(Events::ONE_SHOT);
         let place = if is_spent || is_edge { Place::Out } else { Place::Last };
         Inspection { report: holds, place, next: Self { is_spent, ..seen } }
-    }
-
-    /// What the peer has to announce, after a look, so that a wait sleeps no longer than on TCP. A
-    /// watch that comes again at the next wait needs no announcement. An end and a reset are always
-    /// announced.
-    #[must_use]
-    pub fn announced(&self, now: &ReadinessSnapshot) -> Announced {
-        let mask = self.asked.mask();
-        let comes_again = !self.asked.has(Events::EDGE) && now.ready().has(mask);
-        if self.is_spent || comes_again || self.is_due {
-            return Announced::default();
-        }
-        Announced {
-            arrivals: mask.has(Events::OF_BYTES),
-            room: mask.has(Events::OF_ROOM) && !now.has_room,
-        }
     }
 }
 

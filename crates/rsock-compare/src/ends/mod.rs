@@ -7,6 +7,7 @@ mod epoll_server;
 mod redis_client;
 mod tokio_echo;
 
+use crate::endless_loops;
 use clap::Subcommand;
 use rsock_cli::error::Error;
 use std::io;
@@ -36,6 +37,8 @@ enum End {
     },
     /// Ask redis for a value, at a pace
     RedisClient(redis_client::Args),
+    /// Use CPU time
+    Loop,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
@@ -45,6 +48,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         End::TokioServer { port } => tokio_echo::serve(*port),
         End::TokioClient { port, time } => tokio_echo::ask(*port, *time),
         End::RedisClient(args) => redis_client::run(args),
+        End::Loop => endless_loops::run(),
     };
     done.map_err(Error::io("the end failed"))
 }

@@ -1,16 +1,15 @@
 //! Samples of rows about services. Over rsock, a sample in which the connections stay on TCP has
 //! failed, unless they are too short to leave it.
 
-use super::{Measured, absent, fast_share_of, switches_per_second};
+use super::{Measured, absent, switches_per_second};
 use crate::bench::Bench;
 use crate::case::{Case, PACED_RATE, Service, Side};
 use crate::collected::Collected;
-use crate::process;
 use crate::programs::services;
 use crate::server::Server;
+use crate::{moved, process};
 use rsock_cli::child::{Child, pause};
 use rsock_cli::error::Error;
-use rsock_core::metrics::{self, Transport};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -24,7 +23,7 @@ pub(super) fn rate(
 ) -> Result<Measured, Error> {
     let front = servers.first().ok_or_else(|| absent("the service"))?;
     let start = Instant::now();
-    let mut client = services::start_client(bench, case, side, service, front.port)?;
+    let mut client = services::start_client(bench, case, side.at_client(), service, front.port)?;
     let is_accelerated = side == Side::Rsock && service.leaves_tcp();
     let fast_share = if is_accelerated { watch(bench, &mut client)? } else { None };
     let output = client.finish(bench.deadline(bench.time))?;
@@ -41,7 +40,7 @@ fn watch(bench: &Bench, client: &mut Collected) -> Result<Option<f64>, Error> {
     let (start, step) = (Instant::now(), bench.time / 8);
     let mut share = None;
     while !client.has_ended_by(Instant::now() + step)? {
-        share = fast_share_of(client.pid()).or(share);
+        share = moved::share(client.pid()).or(share);
         let is_half_over = start.elapsed() >= bench.time / 2;
         let is_late = start.elapsed() >= bench.time * 8;
         if is_late || (is_half_over && share.is_some_and(|share| share >= MOVED)) {
@@ -83,7 +82,7 @@ pub(super) fn cpu_per_request(
     let (start, before) = (Instant::now(), process::cpu_time(&pids)?);
     pause(WATCHED);
     let (after, took) = (process::cpu_time(&pids)?, start.elapsed());
-    let fast_share = fast_share_of(client.pid());
+    let fast_share = moved::share(client.pid());
     // Fails if an answer was wrong, or if the client did not keep its pace.
     let has_ended = client.has_ended_by(Instant::now())?;
     client.finish(bench.deadline(TIME))?;
@@ -106,7 +105,7 @@ pub(super) fn wake_ups(
     streams: u16,
     servers: &[Server],
 ) -> Result<Measured, Error> {
-    const START_LIMIT: Duration = Duration::from_secs(20);
+    const START_LIMIT: Duration = Duration::from_secs(40);
     const REST: Duration = Duration::from_secs(1);
     let server = servers.first().ok_or_else(|| absent("the server"))?;
     let args =
@@ -122,19 +121,11 @@ pub(super) fn wake_ups(
     }
     pause(REST);
     let value = switches_per_second(&[client.pid(), server.pid()])?;
-    let moved = accelerated(client.pid());
+    let moved = moved::n_connections(client.pid());
     if side == Side::Rsock && moved != Some(streams.into()) {
         let moved = moved.unwrap_or(0);
         return Err(Error::Failed(format!("only {moved} of {streams} streams left kernel TCP")));
     }
     // The part of the bytes says little: each stream had only a few, and the first of them on TCP.
     Ok(value.into())
-}
-
-/// How many connections of a process use no kernel TCP any more, in either direction.
-fn accelerated(pid: u32) -> Option<usize> {
-    let process = metrics::read_process(pid).ok()??;
-    let has_left = |transport| !matches!(transport, None | Some(Transport::Tcp));
-    let all = process.connections.iter();
-    Some(all.filter(|c| has_left(c.tx_transport) && has_left(c.rx_transport)).count())
 }

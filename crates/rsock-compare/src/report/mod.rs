@@ -11,6 +11,7 @@ use std::ops::Range;
 
 mod device;
 mod markdown;
+mod on_tcp;
 mod plot;
 mod services;
 
@@ -74,6 +75,10 @@ pub(crate) fn text(comparison: &Comparison) -> String {
             "A round trip over kernel TCP takes {us} us; from 20 us on, some services promise more."
         );
     }
+    if env.endless_loops > 0 {
+        let n = env.endless_loops;
+        let _ = writeln!(out, "Endless loops on the same CPUs: {n}. Services promise less so.");
+    }
     if env.runs < LEAST_RUNS {
         let _ = writeln!(out, "A first look: fewer than {LEAST_RUNS} samples prove little.");
     }
@@ -96,6 +101,7 @@ pub(crate) fn text(comparison: &Comparison) -> String {
         }
     }
     device::text(&mut out, comparison);
+    on_tcp::text(&mut out, comparison);
     for row in comparison.rows.iter().filter(|row| shows_percentiles(row)) {
         percentiles(&mut out, row);
     }

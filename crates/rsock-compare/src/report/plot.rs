@@ -36,6 +36,9 @@ fn style(side: Side) -> (&'static str, RGBColor) {
         Side::Unix => ("Unix socket", RGBColor(230, 159, 0)),
         Side::C => ("C rsockets", RGBColor(213, 94, 0)),
         Side::Rsock => ("rsock", RSOCK),
+        Side::ClientAlone => ("client alone", RSOCK),
+        Side::ServerAlone => ("server alone", RSOCK),
+        Side::OnTcp => ("stays on TCP", RSOCK),
         Side::Limit => ("limit", RGBColor(0, 158, 115)),
     }
 }

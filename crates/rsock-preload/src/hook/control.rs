@@ -108,6 +108,14 @@ pub(crate) unsafe extern "C-unwind" fn ioctl(
     if is_datagram && request == libc::FIONBIO {
         datagrams::note_flags(fd);
     }
+    if request == libc::FIOASYNC && result == 0 {
+        // SAFETY: the kernel has read an int there.
+        let is_on = unsafe { arg.cast::<c_int>().read_unaligned() } != 0;
+        if is_on {
+            // Also a socket that is not connected yet, of which there is no handle above.
+            fdtable::pin(fd, FallbackReason::Option);
+        }
+    }
     result
 }
 

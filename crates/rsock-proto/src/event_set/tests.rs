@@ -168,23 +168,6 @@ fn only_the_bits_that_were_asked_for_come_back() {
     assert_eq!(wait(&mut Watch::new(asked, &stream), &stream).bits(), 0x40);
 }
 
-#[test]
-fn the_peer_announces_only_what_a_sleeping_wait_needs() {
-    let mut stream = open();
-    let both = Announced { arrivals: true, room: false };
-    assert_eq!(Watch::new(IN, &stream).announced(&stream), both);
-    assert_eq!(Watch::new(RDHUP, &stream).announced(&stream), Announced::default());
-    let level = Watch::new(IN | OUT, &stream);
-    // It comes again at the next wait, which does not sleep.
-    assert_eq!(level.announced(&stream), Announced::default());
-    let edge = Watch::new(IN | OUT | ET, &stream).inspect(&stream).next;
-    assert_eq!(edge.announced(&stream), both);
-    stream.has_room = false;
-    assert_eq!(edge.announced(&stream), Announced { arrivals: true, room: true });
-    let spent = Watch::new(OUT | ONE_SHOT, &open()).inspect(&open()).next;
-    assert_eq!(spent.announced(&stream), Announced::default());
-}
-
 /// A watch as the kernel keeps it: callbacks put it into a list, and waits take it from there.
 #[derive(Clone, Copy, Debug)]
 struct Kernel {

@@ -104,7 +104,7 @@ fn command(
     let dir = directory(port)?;
     let mut command = program.command();
     bench.set_environment(&mut command, case, side);
-    if side == Side::Rsock {
+    if side.has_library() {
         command.env(library::PRELOAD_ENV, dir.join(LIBRARY));
     }
     // It may not enter the directory of this process.
