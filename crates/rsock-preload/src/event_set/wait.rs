@@ -41,6 +41,9 @@ const MOST: usize = 128;
 const MOST_SPUN: usize = 8;
 /// After its time is over, a wait that has not slept yet tries so often to sleep.
 const MOST_ROUNDS_OVER: u32 = 4;
+/// After so many looks in a row that found nothing to report, a wait asks the kernel: a peer may
+/// announce for ever what is nothing.
+const MOST_ROUNDS_AWAKE: u32 = 64;
 /// After so many looks that found nothing, the kernel is no longer asked before each spin.
 const QUIET: u32 = 8;
 /// The kernel is asked at least this often while rings have events.
@@ -104,7 +107,7 @@ fn wait_in(set: &'static EventSet, call: &Wait<'_>, room: &mut [epoll_event]) ->
     let is_poll = call.limit == Some(Duration::ZERO);
     // The kernel delivers a pending signal that the mask of the wait lets through.
     let mut may_end = is_poll;
-    let mut rounds_over = 0;
+    let (mut rounds_over, mut rounds_awake) = (0, 0);
     loop {
         match in_core(|| set.collect(call.set, room, is_poll)) {
             0 => {}
@@ -118,12 +121,15 @@ fn wait_in(set: &'static EventSet, call: &Wait<'_>, room: &mut [epoll_event]) ->
         if watch.has_fired() {
             return errno::fail_int(libc::EINTR);
         }
-        if !is_over && set.is_watching() && set.spin() {
+        rounds_awake += 1;
+        let must_sleep = rounds_awake > MOST_ROUNDS_AWAKE;
+        if !is_over && !must_sleep && set.is_watching() && set.spin() {
             continue;
         }
         rounds_over += u32::from(is_over);
         may_end |= rounds_over > MOST_ROUNDS_OVER;
-        let Some(bound) = set.begin_sleep(call.set) else { continue };
+        let Some(bound) = set.begin_sleep(call.set, must_sleep) else { continue };
+        rounds_awake = 0;
         let limit = [left, bound].into_iter().flatten().min();
         let limit = limit.map(|limit| limit.max(Duration::from_nanos(1)));
         let n = (call.sleep)(room.as_mut_ptr(), room.len(), limit);
@@ -233,8 +239,8 @@ impl EventSet {
     }
 
     /// To be called before the thread sleeps in the kernel. Returns for how long at most, or `None`
-    /// if there is something to look at. Counts the thread as a sleeper.
-    fn begin_sleep(&self, fd: RawFd) -> Option<Option<Duration>> {
+    /// if there is something to look at, unless it `must_sleep`. Counts the thread as a sleeper.
+    fn begin_sleep(&self, fd: RawFd, must_sleep: bool) -> Option<Option<Duration>> {
         let _section = Section::enter();
         let mut state = self.lock();
         state.fd = fd;
@@ -244,6 +250,9 @@ impl EventSet {
             || !state.is_inherited
                 && !is_mistaken!(LostWakeUp)
                 && state.own_fds.as_ref().is_some_and(|own| !own.ready.arm());
+        if has_something && must_sleep {
+            return Some(Some(Duration::ZERO));
+        }
         if has_something {
             self.n_sleepers.fetch_sub(1, Ordering::AcqRel);
             return None;
@@ -306,25 +315,18 @@ impl State {
             self.note_candidate(number);
         }
         let Some(own_fds) = self.own_fds.clone().filter(|_| !self.is_inherited) else { return };
-        loop {
-            own_fds.ready.take(|place| {
-                if let Some(number) =
-                    self.members.at_place(rsock_core::accelerate::RingWatch(place))
-                {
-                    self.note_candidate(number);
-                }
-            });
-            if set.n_sleepers.load(Ordering::SeqCst) == 0 {
-                // The lock is held, in which threads arm it before they sleep.
-                if !self.is_polled {
-                    own_fds.ready.disarm();
-                }
-                return;
+        let mut found = |place| {
+            if let Some(number) = self.members.at_place(rsock_core::accelerate::RingWatch(place)) {
+                self.note_candidate(number);
             }
+        };
+        own_fds.ready.take(&mut found);
+        if set.n_sleepers.load(Ordering::SeqCst) != 0 {
             // The doorbell that has woken this thread serves the threads that still sleep.
-            if own_fds.ready.arm() {
-                return;
-            }
+            own_fds.ready.take_and_arm(found);
+        } else if !self.is_polled {
+            // The lock is held, in which threads arm it before they sleep.
+            own_fds.ready.disarm();
         }
     }
 
