@@ -3,6 +3,7 @@
 #include "common.h"
 #include <limits.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 
@@ -150,6 +151,38 @@ static void waits(int fd)
 	exchange(set, fd, 2);
 }
 
+/* Room for events where the memory ends or may not be written: as many as fit are reported, and the others later. */
+static void page_edge(int fd)
+{
+	int set = new_set(), ready = eventfd(1, 0);
+	char *pages = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(pages != MAP_FAILED && ready >= 0);
+	add(set, fd);
+	exchange(set, fd, 1);
+	struct epoll_event event = {.events = EPOLLIN, .data.u64 = 1};
+	CHECK(epoll_ctl(set, EPOLL_CTL_MOD, fd, &event) == 0);
+	event.data.u64 = 2;
+	CHECK(epoll_ctl(set, EPOLL_CTL_ADD, ready, &event) == 0);
+	static const int EDGES[] = {PROT_NONE, PROT_READ};
+	for (size_t i = 0; i < 2 * COUNT(EDGES); i++) {
+		uint32_t edge = i % 2 ? EPOLLET : 0;
+		CHECK(mprotect(pages + 4096, 4096, EDGES[i / 2]) == 0);
+		tell(fd);
+		await_bytes(fd, 1);
+		event = (struct epoll_event){.events = EPOLLIN | edge, .data.u64 = 1};
+		CHECK(epoll_ctl(set, EPOLL_CTL_MOD, fd, &event) == 0);
+		struct epoll_event *one = (struct epoll_event *)(pages + 4096) - 1;
+		struct epoll_event *half = (struct epoll_event *)(pages + 4096 - sizeof(*one) / 2);
+		SHOW(epoll_wait(set, half, 3, 0));
+		SHOW(epoll_wait(set, one, 3, 0));
+		uint64_t first = one->data.u64;
+		SHOW(epoll_wait(set, one, 3, 0));
+		CHECK((first == 1 && one->data.u64 == 2) || (first == 2 && one->data.u64 == 1));
+		CHECK(one->events == EPOLLIN);
+		hear(fd);
+	}
+}
+
 /* Takes every number that the limit leaves. */
 static int take_all(int *taken, int most)
 {
@@ -170,19 +203,6 @@ static int use_up(int *taken, int most)
 	return take_all(taken, most);
 }
 
-/* Adds the stream where nothing can be made for it: the set refuses, and nothing has changed, or it shows all bytes.
- * Where it refuses, it needs a free number. */
-static void add_at_limit(int set, int fd, int *taken, int n)
-{
-	struct epoll_event event = {.events = EPOLLIN, .data.u64 = 0xabcdef0123456789ull};
-	if (epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0)
-		return;
-	CHECK(errno == ENOMEM);
-	CHECK(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL) == -1 && errno == ENOENT);
-	CHECK(close(taken[n - 1]) == 0);
-	add(set, fd);
-}
-
 /* The stream is in a set already. */
 static void at_limit(int fd)
 {
@@ -200,7 +220,7 @@ static void at_limit(int fd)
 	CHECK(other == taken[n]);
 	SHOW(epoll_create1(0));
 	CHECK(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL) == 0);
-	add_at_limit(other, fd, taken, n);
+	add(other, fd);
 	exchange(other, fd, 3);
 }
 
@@ -212,7 +232,7 @@ static void first_at_limit(int fd)
 	CHECK(close(taken[--n]) == 0);
 	int set = new_set();
 	CHECK(set == taken[n]);
-	add_at_limit(set, fd, taken, n);
+	add(set, fd);
 	exchange(set, fd, 1);
 }
 
@@ -220,6 +240,7 @@ static const struct part parts[] = {
 	{"control", control, control},
 	{"loops", loops, loops},
 	{"waits", waits, waits},
+	{"page_edge", page_edge, page_edge},
 	{"at_limit", at_limit, at_limit},
 	{"first_at_limit", first_at_limit, first_at_limit},
 };

@@ -5,10 +5,11 @@ use super::mistake::is_mistaken;
 use super::own_fds::OwnEvent;
 use super::ring::Found;
 use super::{
-    BRIEFLY, EventSet, PolledEventSet, State, in_core, kernel, lock, needs_library, stream_of,
+    BRIEFLY, EventSet, PolledEventSet, State, in_core, kernel, lock, needs_library, report,
+    stream_of,
 };
-use crate::errno;
 use crate::slot::Handle;
+use crate::{epoll_interest, errno};
 use libc::{c_int, epoll_event};
 use rsock_core::accelerate::{PolledSet, StreamRef, spin_until};
 use rsock_core::interrupt::{Section, Watch};
@@ -69,35 +70,14 @@ pub(crate) unsafe fn wait(set: &'static EventSet, call: &Wait<'_>) -> c_int {
         // The kernel keeps what it cannot report.
         return (call.sleep)(call.events, call.room, call.limit);
     }
+    // SAFETY: the caller's promise.
+    let n_places = unsafe { report::places(call.events, call.room.min(MOST)) };
     // The program's buffer gets the events that are returned and no others.
     let mut room = [epoll_event { events: 0, u64: 0 }; MOST];
-    let mut n = wait_in(set, call, &mut room[..call.room.min(MOST)]);
-    if n > 1 && set.has_proxies.load(Ordering::Acquire) {
-        n = merge(&mut room[..n.cast_unsigned() as usize]);
-    }
-    let len = usize::try_from(n).unwrap_or(0) * size_of::<epoll_event>();
+    let n = wait_in(set, call, &mut room[..n_places]);
+    let Ok(n) = usize::try_from(n) else { return n };
     // SAFETY: the caller's promise.
-    if len != 0 && !unsafe { fault::copy(room.as_ptr().cast(), call.events.cast(), len) } {
-        return errno::fail_int(libc::EFAULT);
-    }
-    n
-}
-
-/// Makes one event of those with the same data, which are a descriptor's and its proxy's. Returns
-/// how many are left.
-fn merge(events: &mut [epoll_event]) -> c_int {
-    let mut kept = 0;
-    for i in 0..events.len() {
-        let event = events[i];
-        let same = events[..kept].iter_mut().find(|other| { other.u64 } == event.u64);
-        if let Some(other) = same {
-            other.events |= event.events;
-        } else {
-            events[kept] = event;
-            kept += 1;
-        }
-    }
-    c_int::try_from(kept).unwrap_or(c_int::MAX)
+    unsafe { report::hand_over(set, &mut room[..n], call.events) }
 }
 
 fn wait_in(set: &'static EventSet, call: &Wait<'_>, room: &mut [epoll_event]) -> c_int {
@@ -391,9 +371,11 @@ impl State {
             let is_complete = kept == taken || taken < more.len();
             for i in 0..kept {
                 let event = more[i];
-                // A level comes again at once.
-                if !first.iter().any(|other| (other.u64, other.events) == (event.u64, event.events))
-                {
+                let mut same = first.iter().filter(|other| { other.u64 } == event.u64);
+                // A level comes again at once, but several watches may have the same data.
+                let is_again = same.any(|other| { other.events } == event.events)
+                    && !epoll_interest::have_several(self.fd, event.u64);
+                if !is_again {
                     more[n - first.len()] = event;
                     n += 1;
                 }
