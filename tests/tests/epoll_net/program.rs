@@ -17,15 +17,13 @@ pub(crate) struct Call {
     pub(crate) a: [i64; 5],
     /// Whether the writer is given time to see that its peer has ended.
     pub(crate) after_tick: bool,
-    /// Whether the reader polls first, so that it sees that its peer has ended.
-    pub(crate) after_poll: bool,
 }
 
 impl Call {
     pub(crate) fn new(word: &'static str, process: usize, a: &[i64]) -> Self {
         let mut all = [0; 5];
         all[..a.len()].copy_from_slice(a);
-        Self { word, process, thread: 0, a: all, after_tick: false, after_poll: false }
+        Self { word, process, thread: 0, a: all, after_tick: false }
     }
 
     /// The number of the place that argument `i` names.
