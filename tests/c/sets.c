@@ -236,6 +236,78 @@ static void first_at_limit(int fd)
 	exchange(set, fd, 1);
 }
 
+/* --- The kernel allows no more epoll watches. Only in a guest of the lab: the limit is the whole kernel's. --- */
+
+#define LIMIT "/proc/sys/fs/epoll/max_user_watches"
+static char limit_before[32];
+
+static void set_limit(const char *text)
+{
+	int fd = open(LIMIT, O_RDWR | O_CLOEXEC);
+	CHECK(fd >= 0);
+	if (!limit_before[0])
+		CHECK(read(fd, limit_before, sizeof(limit_before) - 1) > 0);
+	CHECK(pwrite(fd, text, strlen(text), 0) == (ssize_t)strlen(text) && close(fd) == 0);
+}
+
+static void reset_limit(void)
+{
+	set_limit(limit_before);
+}
+
+/* Uses up all watches but as many as `left`. */
+static void use_up_watches(int left)
+{
+	enum { MOST = 400 };
+	static int dups[MOST];
+	int filler = new_set(), event_fd = eventfd(0, EFD_CLOEXEC), n = 0;
+	struct epoll_event event = {.events = EPOLLIN};
+	CHECK(event_fd >= 0 && atexit(reset_limit) == 0);
+	set_limit("300");
+	for (;; n++) {
+		CHECK(n < MOST && (dups[n] = dup(event_fd)) >= 0);
+		if (epoll_ctl(filler, EPOLL_CTL_ADD, dups[n], &event) < 0)
+			break;
+	}
+	CHECK(errno == ENOSPC && n > left);
+	while (left--)
+		CHECK(epoll_ctl(filler, EPOLL_CTL_DEL, dups[--n], NULL) == 0);
+}
+
+/* Without a set. */
+static void echo(int fd)
+{
+	char buf[SIZE];
+	ssize_t n;
+	while ((n = read(fd, buf, sizeof(buf))) > 0)
+		put(fd, buf, (size_t)n);
+	CHECK(n == 0);
+}
+
+/* Adds the stream where a single watch is left, which is all that the kernel needs. */
+static void last_watch(int fd)
+{
+	int set = new_set();
+	use_up_watches(1);
+	add(set, fd);
+	exchange(set, fd, 1);
+	struct epoll_event event = {.events = EPOLLIN};
+	SHOW(epoll_ctl(set, EPOLL_CTL_ADD, listener, &event));
+	SHOW(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL));
+	SHOW(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+}
+
+/* The stream goes back to TCP while no watch is left. */
+static void back_without_watch(int fd)
+{
+	int set = new_set();
+	add(set, fd);
+	exchange(set, fd, 1);
+	use_up_watches(0);
+	CHECK(send(fd, "!", 1, MSG_OOB) == 1);
+	exchange(set, fd, 2);
+}
+
 static const struct part parts[] = {
 	{"control", control, control},
 	{"loops", loops, loops},
@@ -243,6 +315,8 @@ static const struct part parts[] = {
 	{"page_edge", page_edge, page_edge},
 	{"at_limit", at_limit, at_limit},
 	{"first_at_limit", first_at_limit, first_at_limit},
+	{"last_watch", echo, last_watch},
+	{"back_without_watch", echo, back_without_watch},
 };
 
 int main(int argc, char **argv)
