@@ -856,13 +856,6 @@ static void do_poll(const struct order *o)
 		snprintf(answer + strlen(answer), 16, " %x", (unsigned)(unsigned short)p[i].revents);
 }
 
-/* Has a reader on a ring see that its peer has ended. */
-static void do_nudge(const struct order *o)
-{
-	struct pollfd p = {.fd = place(o, 0)->fd, .events = POLLIN};
-	say_result(poll(&p, 1, 0));
-}
-
 static void do_select(const struct order *o)
 {
 	fd_set sets[3];
@@ -1237,7 +1230,7 @@ static void run(const struct order *o)
 		{"timerfd", do_make},    {"create", do_make},   {"put", do_put},         {"take", do_put},
 		{"arm", do_arm},         {"ctl", do_ctl},       {"badcreate", do_bad_create},
 		{"wait", do_wait},       {"poll", do_poll},     {"select", do_select},   {"begin", do_begin},
-		{"ack", do_ack},         {"nudge", do_nudge},
+		{"ack", do_ack},
 	};
 	for (size_t i = 0; i < COUNT(ORDERS); i++)
 		if (!strcmp(ORDERS[i].word, o->word)) {

@@ -1,6 +1,9 @@
-/* A peer that writes garbage into everything it shares with the server, which survives it, and
- * whose other stream does not notice. */
+/* A peer that writes garbage into everything it shares with the server, or announces to the server's epoll set what is
+ * not there. The server survives it, and its other stream does not notice. */
 #include "common.h"
+#include <stdatomic.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
@@ -138,8 +141,201 @@ static void hostile_server(int fd)
 	CHECK(close(friend_) == 0);
 }
 
+/* --- A server that waits in an epoll set. --- */
+
+/* A page in which the peer announces, as in crates/rsock-verbs/src/sync/ready_set.rs, and the wait line that names it,
+ * as in waiter.rs there. */
+struct ready_page {
+	uint32_t line[32];
+	uint64_t summary[8], reserved[8], words[480];
+};
+
+struct wait_line {
+	uint32_t armed, number;
+	uint64_t bells[5], ready_page;
+};
+
+/* The page of the server's set, of which the wait lines in the server's segment tell: all of them are read. */
+static struct ready_page *find_ready_page(void)
+{
+	FILE *maps = fopen("/proc/self/maps", "r");
+	CHECK(maps != NULL);
+	char line[512];
+	unsigned long from, to, found = 0;
+	while (!found && fgets(line, sizeof(line), maps)) {
+		if (!strstr(line, "/memfd:rsock-segment") || sscanf(line, "%lx-%lx", &from, &to) != 2)
+			continue;
+		for (unsigned long at = from; at < to && !found; at += 4096) {
+			unsigned char resident;
+			CHECK(mincore((void *)at, 4096, &resident) == 0);
+			for (int i = 0; resident & 1 && i < 4096; i += 128) {
+				volatile struct wait_line *l = (struct wait_line *)(at + (unsigned long)i);
+				uint64_t page = l->ready_page;
+				if (page && page % 4096 == 0 && page < to - from && l->number < 16)
+					found = from + page;
+			}
+		}
+	}
+	fclose(maps);
+	return (struct ready_page *)found;
+}
+
+/* What the hostile peer announces. */
+enum { EVERYTHING, SMALL_NUMBERS, GARBAGE_IN_PAGE, GARBAGE_EVERYWHERE, LIES };
+
+static void announce(volatile struct ready_page *page, int lie)
+{
+	volatile uint32_t *any = (volatile uint32_t *)page;
+	switch (lie) {
+	case EVERYTHING:
+		for (size_t i = 0; i < COUNT(page->words); i++)
+			page->words[i] = ~0ull;
+		/* Also of words that are not there. */
+		for (size_t i = 0; i < COUNT(page->summary); i++)
+			page->summary[i] = ~0ull;
+		break;
+	case SMALL_NUMBERS:
+		page->words[0] = 0xff;
+		page->summary[0] = 1;
+		break;
+	case GARBAGE_IN_PAGE:
+		for (int i = 0; i < 20; i++) {
+			uint32_t at = next_random(&garbage) % 1024;
+			any[at] = wrong(any[at]);
+		}
+		break;
+	default: scribble(2);
+	}
+}
+
+/* Lies as long as the server has the stream, which it ends without having been told anything. */
+static void announcing_client(int fd)
+{
+	int seed = atoi(getenv("SEED"));
+	char c;
+	garbage = pattern_of((uint64_t)seed);
+	CHECK(fcntl(fd, F_SETFD, FD_CLOEXEC) == 0);
+	start_again("friend", 0, 0);
+	hear(fd);
+	struct ready_page *page = find_ready_page();
+	CHECK(page != NULL);
+	announce(page, seed % LIES);
+	tell(fd);
+	do
+		announce(page, seed % LIES);
+	while (bare_syscall(SYS_recvfrom, fd, (long)&c, 1, MSG_DONTWAIT | MSG_PEEK, 0, 0) == -EAGAIN);
+	syscall(SYS_exit_group, 0);
+}
+
+enum { ROUNDS = 400, ROUND = 5000 };
+
+/* What the threads of the server share: a set that watches the friend's stream, the hostile one, and `over`. */
+static struct {
+	int set, friend_, hostile, over;
+	/* The round, and how much of it has come back. The thread that the watch of the friend has reported to has these. */
+	_Atomic int round;
+	size_t had;
+} served;
+
+static void watch(int op, int fd, uint32_t events)
+{
+	struct epoll_event event = {.events = events, .data.fd = fd};
+	CHECK(epoll_ctl(served.set, op, fd, &event) == 0);
+}
+
+/* There are bytes of the friend's: otherwise the event was one that the kernel would not have given. */
+static void serve_friend(uint32_t events)
+{
+	unsigned char buf[ROUND];
+	CHECK(events == EPOLLIN);
+	ssize_t n = recv(served.friend_, buf, sizeof(buf), MSG_DONTWAIT);
+	if (n <= 0)
+		fail("an event of nothing in round %d: %zd", served.round, n);
+	check_stream(buf, (size_t)n, (uint64_t)served.round, served.had);
+	served.had += (size_t)n;
+	if (served.had < ROUND) {
+		watch(EPOLL_CTL_MOD, served.friend_, EPOLLIN | EPOLLONESHOT);
+		return;
+	}
+	served.had = 0;
+	uint64_t round = (uint64_t)++served.round;
+	if (round == ROUNDS) {
+		eventfd_write(served.over, 1);
+		return;
+	}
+	/* From here on a thread may be told of the friend, which has sent nothing. */
+	watch(EPOLL_CTL_MOD, served.friend_, EPOLLIN | EPOLLONESHOT);
+	struct epoll_event none[3];
+	int n_events = epoll_wait(served.set, none, COUNT(none), 0);
+	for (int i = 0; i < n_events; i++)
+		CHECK(none[i].data.fd != served.friend_);
+	put_stream(served.friend_, ROUND, round);
+}
+
+/* What it has is read, and says nothing. */
+static void serve_hostile(void)
+{
+	static _Thread_local unsigned char buf[PIECE];
+	ssize_t n = recv(served.hostile, buf, sizeof(buf), MSG_DONTWAIT);
+	if (n == 0 || (n < 0 && errno != EAGAIN))
+		/* Another thread may have done so. */
+		epoll_ctl(served.set, EPOLL_CTL_DEL, served.hostile, NULL);
+}
+
+static void *event_loop(void *unused)
+{
+	(void)unused;
+	struct epoll_event events[3];
+	for (;;) {
+		int n = epoll_wait(served.set, events, COUNT(events), -1);
+		CHECK(n > 0);
+		for (int i = 0; i < n; i++) {
+			if (events[i].data.fd == served.friend_)
+				serve_friend(events[i].events);
+			else if (events[i].data.fd == served.hostile)
+				serve_hostile();
+			else
+				return NULL;
+		}
+	}
+}
+
+static void event_server(int fd)
+{
+	pthread_t threads[2];
+	served.set = epoll_create1(0);
+	served.hostile = fd;
+	served.friend_ = accept_client();
+	served.over = eventfd(0, 0);
+	CHECK(served.set >= 0 && served.over >= 0);
+	watch(EPOLL_CTL_ADD, served.over, EPOLLIN);
+	watch(EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLRDHUP);
+	watch(EPOLL_CTL_ADD, served.friend_, EPOLLIN);
+	/* Waits have both streams watched on their rings. */
+	struct epoll_event event;
+	for (uint64_t seed = 0; seed < 60; seed++) {
+		put_stream(served.friend_, ROUND, seed);
+		CHECK(epoll_wait(served.set, &event, 1, -1) == 1 && event.data.fd == served.friend_);
+		get_stream(served.friend_, ROUND, seed);
+	}
+	watch(EPOLL_CTL_MOD, served.friend_, EPOLLIN | EPOLLONESHOT);
+	tell(fd);
+	hear(fd);
+	put_stream(served.friend_, ROUND, 0);
+	for (size_t i = 0; i < COUNT(threads); i++)
+		CHECK(pthread_create(&threads[i], NULL, event_loop, NULL) == 0);
+	for (size_t i = 0; i < COUNT(threads); i++)
+		CHECK(pthread_join(threads[i], NULL) == 0);
+	printf("past tcp: %d\n", went_past_tcp(served.friend_, (ROUNDS + 60ull) * ROUND));
+	CHECK(close(fd) == 0);
+	put_stream(served.friend_, 500000, 1);
+	get_stream(served.friend_, 500000, 1);
+	CHECK(close(served.friend_) == 0);
+}
+
 static const struct part PARTS[] = {
 	{"hostile", hostile_client, hostile_server},
+	{"announcing", announcing_client, event_server},
 };
 
 int main(int argc, char **argv)

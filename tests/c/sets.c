@@ -3,6 +3,7 @@
 #include "common.h"
 #include <limits.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 
@@ -150,6 +151,38 @@ static void waits(int fd)
 	exchange(set, fd, 2);
 }
 
+/* Room for events where the memory ends or may not be written: as many as fit are reported, and the others later. */
+static void page_edge(int fd)
+{
+	int set = new_set(), ready = eventfd(1, 0);
+	char *pages = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(pages != MAP_FAILED && ready >= 0);
+	add(set, fd);
+	exchange(set, fd, 1);
+	struct epoll_event event = {.events = EPOLLIN, .data.u64 = 1};
+	CHECK(epoll_ctl(set, EPOLL_CTL_MOD, fd, &event) == 0);
+	event.data.u64 = 2;
+	CHECK(epoll_ctl(set, EPOLL_CTL_ADD, ready, &event) == 0);
+	static const int EDGES[] = {PROT_NONE, PROT_READ};
+	for (size_t i = 0; i < 2 * COUNT(EDGES); i++) {
+		uint32_t edge = i % 2 ? EPOLLET : 0;
+		CHECK(mprotect(pages + 4096, 4096, EDGES[i / 2]) == 0);
+		tell(fd);
+		await_bytes(fd, 1);
+		event = (struct epoll_event){.events = EPOLLIN | edge, .data.u64 = 1};
+		CHECK(epoll_ctl(set, EPOLL_CTL_MOD, fd, &event) == 0);
+		struct epoll_event *one = (struct epoll_event *)(pages + 4096) - 1;
+		struct epoll_event *half = (struct epoll_event *)(pages + 4096 - sizeof(*one) / 2);
+		SHOW(epoll_wait(set, half, 3, 0));
+		SHOW(epoll_wait(set, one, 3, 0));
+		uint64_t first = one->data.u64;
+		SHOW(epoll_wait(set, one, 3, 0));
+		CHECK((first == 1 && one->data.u64 == 2) || (first == 2 && one->data.u64 == 1));
+		CHECK(one->events == EPOLLIN);
+		hear(fd);
+	}
+}
+
 /* Takes every number that the limit leaves. */
 static int take_all(int *taken, int most)
 {
@@ -170,19 +203,6 @@ static int use_up(int *taken, int most)
 	return take_all(taken, most);
 }
 
-/* Adds the stream where nothing can be made for it: the set refuses, and nothing has changed, or it shows all bytes.
- * Where it refuses, it needs a free number. */
-static void add_at_limit(int set, int fd, int *taken, int n)
-{
-	struct epoll_event event = {.events = EPOLLIN, .data.u64 = 0xabcdef0123456789ull};
-	if (epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0)
-		return;
-	CHECK(errno == ENOMEM);
-	CHECK(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL) == -1 && errno == ENOENT);
-	CHECK(close(taken[n - 1]) == 0);
-	add(set, fd);
-}
-
 /* The stream is in a set already. */
 static void at_limit(int fd)
 {
@@ -200,7 +220,7 @@ static void at_limit(int fd)
 	CHECK(other == taken[n]);
 	SHOW(epoll_create1(0));
 	CHECK(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL) == 0);
-	add_at_limit(other, fd, taken, n);
+	add(other, fd);
 	exchange(other, fd, 3);
 }
 
@@ -212,16 +232,91 @@ static void first_at_limit(int fd)
 	CHECK(close(taken[--n]) == 0);
 	int set = new_set();
 	CHECK(set == taken[n]);
-	add_at_limit(set, fd, taken, n);
+	add(set, fd);
 	exchange(set, fd, 1);
+}
+
+/* --- The kernel allows no more epoll watches. Only in a guest of the lab: the limit is the whole kernel's. --- */
+
+#define LIMIT "/proc/sys/fs/epoll/max_user_watches"
+static char limit_before[32];
+
+static void set_limit(const char *text)
+{
+	int fd = open(LIMIT, O_RDWR | O_CLOEXEC);
+	CHECK(fd >= 0);
+	if (!limit_before[0])
+		CHECK(read(fd, limit_before, sizeof(limit_before) - 1) > 0);
+	CHECK(pwrite(fd, text, strlen(text), 0) == (ssize_t)strlen(text) && close(fd) == 0);
+}
+
+static void reset_limit(void)
+{
+	set_limit(limit_before);
+}
+
+/* Uses up all watches but as many as `left`. */
+static void use_up_watches(int left)
+{
+	enum { MOST = 400 };
+	static int dups[MOST];
+	int filler = new_set(), event_fd = eventfd(0, EFD_CLOEXEC), n = 0;
+	struct epoll_event event = {.events = EPOLLIN};
+	CHECK(event_fd >= 0 && atexit(reset_limit) == 0);
+	set_limit("300");
+	for (;; n++) {
+		CHECK(n < MOST && (dups[n] = dup(event_fd)) >= 0);
+		if (epoll_ctl(filler, EPOLL_CTL_ADD, dups[n], &event) < 0)
+			break;
+	}
+	CHECK(errno == ENOSPC && n > left);
+	while (left--)
+		CHECK(epoll_ctl(filler, EPOLL_CTL_DEL, dups[--n], NULL) == 0);
+}
+
+/* Without a set. */
+static void echo(int fd)
+{
+	char buf[SIZE];
+	ssize_t n;
+	while ((n = read(fd, buf, sizeof(buf))) > 0)
+		put(fd, buf, (size_t)n);
+	CHECK(n == 0);
+}
+
+/* Adds the stream where a single watch is left, which is all that the kernel needs. */
+static void last_watch(int fd)
+{
+	int set = new_set();
+	use_up_watches(1);
+	add(set, fd);
+	exchange(set, fd, 1);
+	struct epoll_event event = {.events = EPOLLIN};
+	SHOW(epoll_ctl(set, EPOLL_CTL_ADD, listener, &event));
+	SHOW(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL));
+	SHOW(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+}
+
+/* The stream goes back to TCP while no watch is left. */
+static void back_without_watch(int fd)
+{
+	int set = new_set();
+	add(set, fd);
+	exchange(set, fd, 1);
+	use_up_watches(0);
+	CHECK(send(fd, "!", 1, MSG_OOB) == 1);
+	exchange(set, fd, 2);
 }
 
 static const struct part parts[] = {
 	{"control", control, control},
 	{"loops", loops, loops},
 	{"waits", waits, waits},
+	{"page_edge", page_edge, page_edge},
 	{"at_limit", at_limit, at_limit},
 	{"first_at_limit", first_at_limit, first_at_limit},
+	{"last_watch", echo, last_watch},
+	{"back_without_watch", echo, back_without_watch},
 };
 
 int main(int argc, char **argv)

@@ -89,6 +89,19 @@ fn garbage_in_shared_memory_spoils_no_other_stream() {
     }
 }
 
+/// In a set that several threads wait in, beside a stream of another process: every number, those
+/// of other streams, numbers that no set has, and garbage.
+#[test]
+fn what_a_hostile_peer_announces_to_an_epoll_set_spoils_no_other_stream() {
+    for seed in 1..=12 {
+        let outcome = run("hostile", "announcing", "1", BOTH, seed);
+        let server = &outcome.server;
+        assert_eq!(server.out, "past tcp: 1\n", "seed {seed}: {outcome:?}");
+        assert!(server.status.ends_with(": 0"), "seed {seed}: {outcome:?}");
+        assert!(outcome.client.status.ends_with(": 0"), "seed {seed}: {outcome:?}");
+    }
+}
+
 #[test]
 fn bytes_written_past_the_library_from_the_start_stay_in_order() {
     assert_same_in_all_pairs("foreign_first", "0");

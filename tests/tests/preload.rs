@@ -39,7 +39,7 @@ parts! {
     allocator: exchange close;
     sandbox: kill kill_by_syscall refuse;
     missing: write read handled killed flip;
-    sets: control loops waits at_limit first_at_limit;
+    sets: control loops waits page_edge at_limit first_at_limit;
     descriptors: dup replace reuse raw_close close_range fork_server fork_both prefork vfork exec
         exec_unread exec_child exec_vfork spawn exec_system exec_self exec_late exec_half_close
         exec_killed exec_reset exec_fails exec_leak stdio stdio_unread stdin_unread

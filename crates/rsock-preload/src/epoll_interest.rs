@@ -63,6 +63,13 @@ pub(crate) fn is_spent(set: RawFd, fd: BorrowedFd<'_>) -> bool {
     entries.any(|entry| is_of(&entry) && entry.events & !FLAGS == 0)
 }
 
+/// Whether several entries of `set` have this data, or the kernel does not say.
+pub(crate) fn have_several(set: RawFd, data: u64) -> bool {
+    let Ok(text) = fs::read_to_string(format!("/proc/self/fdinfo/{set}")) else { return true };
+    let entries = text.lines().filter_map(|line| parse(set, line));
+    entries.filter(|entry| entry.data == data).nth(1).is_some()
+}
+
 /// Adds `proxy` to all sets that have the socket with `inode`, or removes it from them; `None` if
 /// the sets are not as they should be then. It is not added where only the kernel can report the
 /// events that such a set asks for.

@@ -59,8 +59,6 @@ struct Connection {
     is_ended: [bool; 2],
     /// Whether an end has ended since its peer has last sent, which the peer may not have seen.
     is_news: [bool; 2],
-    /// The same since its peer has last received.
-    is_unread: [bool; 2],
     has_sent_urgent: [bool; 2],
     /// The end that sends until there is no more room.
     full: Option<usize>,
@@ -91,9 +89,8 @@ pub(crate) enum Avoid {
     Nothing,
     /// Differences that are known (docs/reliability.md, "Epoll net"): a stream that may be on the
     /// ring is not filled, a set of sockets is not used from the moment on at which a child has it
-    /// too, no watch of a set is edge-triggered, no set is in a set that is in a set, readers poll
-    /// before they read after the peer's end, no end of a process resets a stream, no thread waits
-    /// when a stream with unread bytes is closed, or in a set that has a file by two watches.
+    /// too, no watch of a set is edge-triggered, no set is in a set that is in a set, no end of a
+    /// process resets a stream, no thread waits in a set that has a file by two watches.
     Known,
 }
 
@@ -319,13 +316,11 @@ impl Model {
         let c = &mut self.connections[connection];
         c.is_ended[end] = true;
         c.is_news[end] = true;
-        c.is_unread[end] = true;
     }
 
     /// Whether the call may come next. If so, what it does is noted.
     pub(crate) fn admit(&mut self, call: &mut Call) -> bool {
         call.after_tick = false;
-        call.after_poll = false;
         let exists = call.process < 2 || self.parent == Some(call.process - 2);
         if !exists
             || call.word != "end" && self.is_waiting(call.process, call.thread)
@@ -388,16 +383,10 @@ impl Model {
             | "socket" | "eventfd" | "accept" => true,
             "send" => call.a[1] <= MOST_AT_ONCE,
             "arm" => call.a[1] == 0,
-            "close" => match self.kind_at(call.process, call.place(0)) {
-                Some(Kind::Stream(connection, end)) => {
-                    let connection = &self.connections[connection];
-                    let is_urgent = connection.has_sent_urgent[1 - end];
-                    let has_unread = connection.under_way[end] != 0 || is_urgent;
-                    self.avoid == Avoid::Nothing || !has_unread
-                }
-                Some(Kind::Event | Kind::Pipe(_)) => true,
-                _ => false,
-            },
+            "close" => matches!(
+                self.kind_at(call.process, call.place(0)),
+                Some(Kind::Stream(..) | Kind::Event | Kind::Pipe(_))
+            ),
             "connect" => self
                 .file_at(call.process, call.place(0))
                 .is_some_and(|file| !self.files[file].is_member),
@@ -467,7 +456,6 @@ impl Model {
         let Some(Kind::Stream(connection, end)) = kind else { return false };
         let (is_quiet, has_child) = (self.is_quiet(connection), self.parent.is_some());
         let may_fill = self.avoid == Avoid::Nothing || self.is_on_tcp(connection);
-        let is_known = self.avoid == Avoid::Known;
         let c = &mut self.connections[connection];
         let peer = 1 - end;
         c.calls[end] += 1;
@@ -490,17 +478,11 @@ impl Model {
                 }
                 call.after_tick = std::mem::take(&mut c.is_news[peer]);
             }
-            "recv" | "empty" | "peek" if is_known && std::mem::take(&mut c.is_unread[peer]) => {
-                call.after_poll = true;
-                // Again, for what the call itself does.
-                return self.admit_on_stream(call);
-            }
             "recv" => c.under_way[end] -= call.a[1].min(c.under_way[end]),
             "empty" if !c.has_sent_urgent[peer] => c.under_way[end] = 0,
             "shutdown" => {
                 c.is_ended[end] = true;
                 c.is_news[end] = true;
-                c.is_unread[end] = true;
             }
             "fill" if !is_quiet || has_child || !may_fill => return false,
             "fill" => c.full = Some(end),

@@ -99,7 +99,7 @@ impl Stage {
             let order: &Order = &orders[i];
             // Only a stream on a ring needs these.
             let word = match (order.call.word, with) {
-                ("tick" | "nudge", Library::Without) => "quiet",
+                ("tick", Library::Without) => "quiet",
                 (word, _) => word,
             };
             let Call { process, thread, a, .. } = &order.call;
@@ -174,11 +174,6 @@ fn orders(layout: Layout, calls: &[Call]) -> Vec<Order> {
         let other = 1 - call.process % 2;
         if call.after_tick {
             add(Call::new("tick", call.process, &[]), false, false);
-        }
-        if call.after_poll {
-            let mut poll = Call::new("nudge", call.process, &[call.a[0]]);
-            poll.thread = call.thread;
-            add(poll, false, false);
         }
         match call.word {
             "begin" => waiting = Some(call.process),

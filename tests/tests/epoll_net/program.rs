@@ -17,15 +17,13 @@ pub(crate) struct Call {
     pub(crate) a: [i64; 5],
     /// Whether the writer is given time to see that its peer has ended.
     pub(crate) after_tick: bool,
-    /// Whether the reader polls first, so that it sees that its peer has ended.
-    pub(crate) after_poll: bool,
 }
 
 impl Call {
     pub(crate) fn new(word: &'static str, process: usize, a: &[i64]) -> Self {
         let mut all = [0; 5];
         all[..a.len()].copy_from_slice(a);
-        Self { word, process, thread: 0, a: all, after_tick: false, after_poll: false }
+        Self { word, process, thread: 0, a: all, after_tick: false }
     }
 
     /// The number of the place that argument `i` names.
@@ -91,7 +89,9 @@ pub(crate) fn program(seed: u64, avoid: Avoid) -> (Layout, Vec<Call>) {
     let length = r.one_of(&[20, 30, 45, 70, 110, 200]);
     let threads = r.one_of(&[1, 1, 2, 4]);
     let has_fork = r.once_in(8);
-    let mut g = Generator { r, model: Model::new(layout, avoid), calls: Vec::new(), threads };
+    let has_equal_data = seed % EQUAL_DATA == 0;
+    let model = Model::new(layout, avoid);
+    let mut g = Generator { r, model, calls: Vec::new(), threads, has_equal_data };
     g.begin();
     for _ in 0..length * 4 {
         if g.calls.len() >= length {
@@ -115,6 +115,8 @@ struct Generator {
     model: Model,
     calls: Vec<Call>,
     threads: usize,
+    /// Whether the watches that report each event once have the same data, and the others too.
+    has_equal_data: bool,
 }
 
 impl Generator {
@@ -344,7 +346,7 @@ impl Generator {
     fn change(&mut self, process: usize, set: i64, op: i64, at: i64, events: i64) {
         let once = if events & (EDGE | ONESHOT) == 0 { 0 } else { IS_ONCE };
         let serial = i64::try_from(self.calls.len()).unwrap_or(0) + 1;
-        let data = TOP | once | serial << 8 | at;
+        let data = if self.has_equal_data { TOP | once } else { TOP | once | serial << 8 | at };
         self.call("ctl", process, &[set, at, op, events, data]);
     }
 
@@ -599,3 +601,5 @@ pub(crate) const EXCLUSIVE: i64 = 1 << 28;
 const IS_ONCE: i64 = 1 << 55;
 /// The data is to come back whole.
 const TOP: i64 = 0x25 << 56;
+/// In one of so many programs watches have equal data.
+const EQUAL_DATA: u64 = 8;

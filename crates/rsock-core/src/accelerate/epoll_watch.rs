@@ -270,16 +270,22 @@ impl AcceleratedStream {
             kernel = sys::poll_flags(fds[0].revents);
         }
         let ended_on_tcp = kernel.intersects(PollFlags::RDHUP | PollFlags::HUP);
-        // The kernel may tell of an end a moment after the ring.
-        let ended = ended_on_tcp || has_ended();
+        // On one host the kernel tells of an end a moment after the ring, and whether it is a reset.
+        let is_local = self.has_local_path();
+        let ended = ended_on_tcp || !is_local && has_ended();
+        let is_end_alone = is_local
+            && !ended_on_tcp
+            && state.ring.is_some()
+            && self.path().is_some_and(|path| path.has_eof() && path.bytes_readable() == 0);
         let has_error = kernel.contains(PollFlags::ERR);
         if ended_on_tcp || has_error {
             // Otherwise a receive could find the ring empty, and not look at the socket.
             self.note_socket();
         }
         let is_urgent = kernel.contains(PollFlags::PRI);
+        let ready = if is_end_alone { state.ready.difference(INPUT) } else { state.ready };
         let holds = |of: PollFlags| {
-            state.ready.intersects(of) || state.kernel.intersects(of) && kernel.intersects(of)
+            ready.intersects(of) || state.kernel.intersects(of) && kernel.intersects(of)
         };
         let now = ReadinessSnapshot {
             is_readable: holds(INPUT),

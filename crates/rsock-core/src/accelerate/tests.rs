@@ -15,7 +15,7 @@ mod native_peer;
 mod readiness;
 
 use crate::accelerate::*;
-use rsock_proto::switch::{DirectionSwitch, Fact, Sender};
+use rsock_proto::switch::{DirectionSwitch, Fact, Message, Sender};
 use rustix::event::PollFlags;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, sockopt};
 use std::io::{ErrorKind, IoSlice, IoSliceMut};

@@ -163,7 +163,8 @@ impl State {
                 self.remove(set, number);
                 return Some(Err(e));
             }
-            return self.enter_ring_or_none(set, number, &now).map(Ok);
+            self.enter_ring_or_look(set, number, &now);
+            return Some(Ok(()));
         }
         if let Err(e) = kernel::add(self.fd, fd, event.events, event.u64) {
             self.remove(set, number);
@@ -176,21 +177,17 @@ impl State {
             && stream.hold_on_tcp(watch)
             && let Some(now) = self.before_ring(number)
         {
-            return self.enter_ring_or_none(set, number, &now).map(Ok);
+            self.enter_ring_or_look(set, number, &now);
         }
         Some(Ok(()))
     }
 
-    /// Begins to watch a new member, which the kernel's set has too. `None` if the library cannot:
-    /// the stream has been pinned, and the member is gone from the set.
-    fn enter_ring_or_none(&mut self, set: &EventSet, number: u32, now: &EpollState) -> Option<()> {
-        if self.enter_ring(set, number, now, true) {
-            return Some(());
+    /// Begins to watch a new member, which the kernel's set has too. Where the library lacks what it
+    /// needs for that, the stream goes back to TCP, and is looked at again and again meanwhile.
+    fn enter_ring_or_look(&mut self, set: &EventSet, number: u32, now: &EpollState) {
+        if !self.enter_ring(set, number, now, true) {
+            self.begin_unwatched(set, number, now);
         }
-        let fd = self.members.get(number).map(|member| member.fd)?;
-        let _ = kernel::remove(self.fd, fd);
-        self.remove(set, number);
-        None
     }
 
     /// Adds a member that the kernel watches already, and says so. Some programs do that before
@@ -253,14 +250,17 @@ impl State {
         if let Err(e) = self.check(set, fd, event) {
             return Some(Err(e));
         }
-        let _ = kernel::remove(self.fd, fd);
         let number = self.members.insert(Member::new(fd, event, None));
         watched::note(fd, watch_id(set.number, number));
-        let now = self.before_ring(number);
-        if now.is_none_or(|now| self.begin_watch(set, number, &now, AnnouncedBy::Nothing).is_none())
-        {
+        let Some(now) = self.before_ring(number) else {
+            let _ = kernel::remove(self.fd, fd);
             self.remove(set, number);
             return None;
+        };
+        if self.begin_watch(set, number, &now, AnnouncedBy::Nothing).is_some() {
+            let _ = kernel::remove(self.fd, fd);
+        } else {
+            self.begin_unwatched(set, number, &now);
         }
         Some(Ok(()))
     }
@@ -296,8 +296,9 @@ impl State {
                 set.n_watched.fetch_sub(1, Ordering::AcqRel);
                 return Ok(());
             }
-            Some(_) => {}
-            None => kernel::remove(self.fd, member.fd)?,
+            Some(ring) if !ring.announced_by.has_entry() => {}
+            // Its entry is the program's, or takes the place of that.
+            _ => kernel::remove(self.fd, member.fd)?,
         }
         self.remove(set, number);
         Ok(())
@@ -410,7 +411,7 @@ impl State {
         handle.pin(FallbackReason::Epoll);
         self.leave_ring(set, number, &handle);
         if let Ok(Some(proxy)) = handle.stream().epoll_proxy(handle.fd()) {
-            set.has_proxies.store(true, Ordering::Release);
+            self.note_proxy(set, fd, Some(data));
             let _ = kernel::add(self.fd, proxy, events & PROXIED, data);
         }
         self.remove(set, number);

@@ -76,6 +76,11 @@ pub(super) enum AnnouncedBy {
     /// Not at all, so it is looked at again and again: a stream that has another watch is on its
     /// way back to TCP. Sets tell by other means.
     Nothing,
+    /// Not even the socket watch tells of it, because descriptors or the watches that the kernel
+    /// allows have run out. It is looked at again and again until its stream is back on TCP, and the
+    /// kernel watches it for the program. If it `has_entry`, the program's set has its entry already,
+    /// as one of this library's own.
+    Unwatched { has_entry: bool },
 }
 
 impl AnnouncedBy {
@@ -83,13 +88,22 @@ impl AnnouncedBy {
     pub(super) fn place(&self) -> Option<RingWatch> {
         match self {
             Self::ReadySet(place) => Some(*place),
-            Self::Doorbell { .. } | Self::Nothing => None,
+            Self::Doorbell { .. } | Self::Nothing | Self::Unwatched { .. } => None,
         }
     }
 
     /// Whether there are announcements.
     pub(super) fn is_any(&self) -> bool {
-        !matches!(self, Self::Nothing)
+        !matches!(self, Self::Nothing | Self::Unwatched { .. })
+    }
+
+    pub(super) fn is_unwatched(&self) -> bool {
+        matches!(self, Self::Unwatched { .. })
+    }
+
+    /// Whether the program's set has an entry of the member, as one of this library's own.
+    pub(super) fn has_entry(&self) -> bool {
+        matches!(self, Self::Unwatched { has_entry: true })
     }
 }
 

@@ -21,6 +21,7 @@ mod members;
 mod mistake;
 mod own_fds;
 mod polled;
+mod report;
 mod ring;
 mod wait;
 
@@ -37,7 +38,7 @@ use own_fds::OwnFds;
 use rsock_core::accelerate::{WatchId, on_path_found};
 use rsock_core::interrupt::Section;
 use rustix::fd::RawFd;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -109,6 +110,8 @@ struct State {
     has_left_ring: bool,
     /// The next wait looks at the rings before it asks the kernel.
     is_rings_turn: bool,
+    /// The data of members that have proxies, by their descriptors.
+    proxied: HashMap<c_int, u64>,
 }
 
 const PER_CHUNK: usize = 512;
@@ -253,13 +256,15 @@ fn in_core(f: impl FnOnce() -> usize) -> c_int {
 pub(crate) fn needs_library(set: &EventSet) -> bool {
     set.has_own_fds.load(Ordering::Acquire)
         || set.has_found.load(Ordering::Acquire)
-        || set.has_proxies.load(Ordering::Acquire)
+        || set.has_proxies()
 }
 
-/// The proxy of a stream or of a listener has been added to the set that `fd` names.
-pub(crate) fn note_proxy(fd: c_int) {
-    if let Some(set) = find(fd) {
-        set.has_proxies.store(true, Ordering::Release);
+/// `member` has been added to the set that `fd` names, or changed there, with `data`, and its proxy
+/// too. No data if it has been deleted, or has no proxy.
+pub(crate) fn note_proxy(fd: c_int, member: c_int, data: Option<u64>) {
+    if let Some(set) = find(fd).filter(|set| data.is_some() || set.has_proxies()) {
+        let _section = Section::enter();
+        set.lock().note_proxy(set, member, data);
     }
 }
 
@@ -293,6 +298,10 @@ impl EventSet {
         self.n_watched.load(Ordering::Acquire) != 0
     }
 
+    fn has_proxies(&self) -> bool {
+        self.has_proxies.load(Ordering::Acquire)
+    }
+
     /// Whether streams that enter the set may move to the ring.
     fn may_watch(&self) -> bool {
         !self.is_shared.load(Ordering::Relaxed)
@@ -300,6 +309,15 @@ impl EventSet {
 }
 
 impl State {
+    /// `member` has this data, and a proxy; no data if it has none.
+    fn note_proxy(&mut self, set: &EventSet, member: c_int, data: Option<u64>) {
+        match data {
+            Some(data) => _ = self.proxied.insert(member, data),
+            None => _ = self.proxied.remove(&member),
+        }
+        set.has_proxies.fetch_or(data.is_some(), Ordering::AcqRel);
+    }
+
     /// The set is closed.
     fn clear(&mut self, set: &EventSet) {
         while let Some(number) = self.members.any() {
@@ -321,6 +339,7 @@ impl State {
         self.is_inherited = false;
         set.has_own_fds.store(false, Ordering::Release);
         set.has_proxies.store(false, Ordering::Release);
+        self.proxied.clear();
         self.kernel_asked = None;
         set.n_watched.store(0, Ordering::Release);
     }

@@ -20,7 +20,7 @@ const EDGE: u32 = libc::EPOLLET.cast_unsigned();
 
 /// What the kernel is asked of the socket of a member that the library watches. Each event is
 /// reported once, and says that the socket is to be asked.
-const OF_SOCKET: u32 =
+pub(super) const OF_SOCKET: u32 =
     (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLPRI | libc::EPOLLET)
         .cast_unsigned();
 

@@ -2,7 +2,7 @@
 
 use super::members::{AnnouncedBy, NewsCounter, OnRing};
 use super::mistake::{self, is_mistaken};
-use super::own_fds::{OwnFds, Tells};
+use super::own_fds::{OF_SOCKET, OwnEvent, OwnFds, Tells};
 use super::{EventSet, State, kernel, stream_of};
 use crate::epoll_interest;
 use crate::log;
@@ -145,13 +145,37 @@ impl State {
         announced_by: AnnouncedBy,
     ) -> Option<()> {
         let own_fds = self.own_fds(set)?;
-        let member = self.members.get(number)?;
-        let asked = Events::from_bits(member.events);
         self.watch_socket(&own_fds, number).ok()?;
+        self.begin_looks(set, number, before, announced_by)?;
+        // A thread may sleep in the kernel that does not know of rings yet.
+        own_fds.ready.ring();
+        Some(())
+    }
+
+    /// Begins to watch a new member where descriptors or the watches that the kernel allows have run
+    /// out. The stream has been pinned. The kernel's set has an entry of it, whose place it keeps
+    /// there: until it is on TCP the entry wakes threads for the library.
+    pub(super) fn begin_unwatched(&mut self, set: &EventSet, number: u32, before: &EpollState) {
+        let announced_by = AnnouncedBy::Unwatched { has_entry: true };
+        let _ = self.begin_looks(set, number, before, announced_by);
+        if let Some(fd) = self.members.get(number).map(|member| member.fd) {
+            set.has_own_fds.store(true, Ordering::Release);
+            let _ = kernel::modify(self.fd, fd, OF_SOCKET, OwnEvent::Sockets.data());
+        }
+    }
+
+    fn begin_looks(
+        &mut self,
+        set: &EventSet,
+        number: u32,
+        before: &EpollState,
+        announced_by: AnnouncedBy,
+    ) -> Option<()> {
+        let asked = Events::from_bits(self.members.get(number)?.events);
+        let asks_socket = before.has_kernel_news || announced_by.is_unwatched();
         let mut news = NewsCounter::new(before);
         let now = news.count(before, false).now;
         let watch = Watch::new(asked, &now);
-        let asks_socket = before.has_kernel_news;
         self.members.get_mut(number)?.ring = Some(OnRing {
             watch,
             announced_by,
@@ -165,8 +189,6 @@ impl State {
         });
         set.n_watched.fetch_add(1, Ordering::AcqRel);
         self.note_candidate(number);
-        // A thread may sleep in the kernel that does not know of rings yet.
-        own_fds.ready.ring();
         Some(())
     }
 
@@ -291,8 +313,9 @@ impl State {
         }
         // The kernel would report an edge again when it begins to watch.
         let is_level = member.events & (EDGE | ONE_SHOT) == 0 && !member.is_renamed;
+        let is_unwatched = member.ring.as_ref().is_some_and(|r| r.announced_by.is_unwatched());
         let handle = self.stream_of_member(number);
-        if (is_level || !set.may_watch())
+        if (is_level || is_unwatched || !set.may_watch())
             && let Some(handle) = handle.as_ref().filter(|handle| handle.stream().is_plain())
         {
             self.leave_ring(set, number, handle);
@@ -396,8 +419,13 @@ impl State {
         let asks_socket = ring.asks_socket || has_event || has_changed || self.is_inherited;
         let state = stream.epoll_state(handle.fd(), asked, asks_socket).ok()?;
         ring.asks_socket |= state.has_kernel_news;
+        // Of a stream on TCP the socket watch tells everything.
+        let is_told = match ring.announced_by {
+            AnnouncedBy::Nothing => stream.is_plain(),
+            _ => ring.announced_by.is_any(),
+        };
         let after = match state.look_again {
-            None if ring.announced_by.is_any() && !self.is_inherited && !state.is_end_pending => {
+            None if is_told && !self.is_inherited && !state.is_end_pending => {
                 After::Announce(state.mark)
             }
             _ => After::LookAgain,
@@ -431,11 +459,14 @@ impl State {
         }
         let Some(StreamRef::Accelerated(stream)) = handle.map(Handle::stream) else { return true };
         let remote = member.ring.as_mut().map(|ring| &mut ring.announced_by);
-        let Some(AnnouncedBy::Doorbell { watch, mark: last }) = remote else {
-            return stream.announce_next(mark);
-        };
-        *last = mark;
-        stream.announce_next_to(watch, mark)
+        match remote {
+            Some(AnnouncedBy::Doorbell { watch, mark: last }) => {
+                *last = mark;
+                stream.announce_next_to(watch, mark)
+            }
+            Some(AnnouncedBy::Nothing) => true,
+            _ => stream.announce_next(mark),
+        }
     }
 
     /// Ends the watch of a member whose stream the kernel alone serves by now.
@@ -450,31 +481,47 @@ impl State {
 
     /// Ends the watch of a member, and has the kernel watch it for the program again.
     pub(super) fn leave_ring(&mut self, set: &EventSet, number: u32, handle: &Handle) {
-        let Some(member) = self.members.get(number) else { return };
-        let Some(ring) = &member.ring else { return };
+        let member = self.members.get(number).filter(|member| !member.is_deleted);
+        let Some((member, ring)) = member.and_then(|m| Some((m, m.ring.as_ref()?))) else { return };
         let events = if ring.watch.is_spent() { member.events & FLAGS } else { member.events };
         let (fd, data) = (member.fd, member.data);
-        if kernel::add(self.fd, fd, events, data).is_err() {
-            log::line(format_args!("fd {fd}: not put back into its epoll set"));
-        }
-        log::line(format_args!("fd {fd}: back in its epoll set"));
-        self.has_left_ring = true;
         let StreamRef::Accelerated(stream) = handle.stream() else { return };
-        self.unwatch(set, number, Some(stream));
+        // In this order: if the watches that the kernel allows have run out, one is free then.
+        let Some(ring) = self.unwatch(set, number, Some(stream)) else { return };
+        let done = match ring.announced_by.has_entry() {
+            true => kernel::modify(self.fd, fd, events, data),
+            false => kernel::add(self.fd, fd, events, data),
+        };
+        match done {
+            Ok(()) => {
+                log::line(format_args!("fd {fd}: back in its epoll set"));
+                self.has_left_ring = true;
+            }
+            Err(e) => {
+                log::line(format_args!("fd {fd}: not put back into its epoll set yet: {e}"));
+                let announced_by = AnnouncedBy::Unwatched { has_entry: false };
+                let Some(member) = self.members.get_mut(number) else { return };
+                member.ring = Some(OnRing { announced_by, asks_socket: true, ..ring });
+                set.n_watched.fetch_add(1, Ordering::AcqRel);
+                self.note_candidate(number);
+            }
+        }
     }
 
-    /// Ends the library's part of a watch.
+    /// Ends the library's part of a watch, which it returns.
     pub(super) fn unwatch(
         &mut self,
         set: &EventSet,
         number: u32,
         stream: Option<&AcceleratedStream>,
-    ) {
-        let own_fds = self.own_fds.clone();
-        let Some(member) = self.members.get_mut(number) else { return };
-        let was_deleted = member.is_deleted;
-        let (Some(ring), Some(own_fds)) = (member.ring.take(), own_fds) else { return };
-        let fd = member.fd;
+    ) -> Option<OnRing> {
+        let member = self.members.get_mut(number)?;
+        let (was_deleted, fd) = (member.is_deleted, member.fd);
+        let ring = member.ring.take()?;
+        if !was_deleted {
+            set.n_watched.fetch_sub(1, Ordering::AcqRel);
+        }
+        let Some(own_fds) = self.own_fds.clone() else { return Some(ring) };
         let is_other = |&other: &u32| other != number;
         let of_fd = self.members.have_shared_numbers.then(|| self.members.all_of(fd));
         let other = of_fd.unwrap_or_default().into_iter().find(is_other);
@@ -496,11 +543,9 @@ impl State {
                 }
             }
             // The descriptors close with the doorbell and with the stream.
-            (None, _) | (_, AnnouncedBy::Nothing) => {}
+            (None, _) | (_, AnnouncedBy::Nothing | AnnouncedBy::Unwatched { .. }) => {}
         }
-        if !was_deleted {
-            set.n_watched.fetch_sub(1, Ordering::AcqRel);
-        }
+        Some(ring)
     }
 
     /// Has a thread that sleeps on the set look again.

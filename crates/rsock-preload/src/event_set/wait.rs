@@ -5,10 +5,11 @@ use super::mistake::is_mistaken;
 use super::own_fds::OwnEvent;
 use super::ring::Found;
 use super::{
-    BRIEFLY, EventSet, PolledEventSet, State, in_core, kernel, lock, needs_library, stream_of,
+    BRIEFLY, EventSet, PolledEventSet, State, in_core, kernel, lock, needs_library, report,
+    stream_of,
 };
-use crate::errno;
 use crate::slot::Handle;
+use crate::{epoll_interest, errno};
 use libc::{c_int, epoll_event};
 use rsock_core::accelerate::{PolledSet, StreamRef, spin_until};
 use rsock_core::interrupt::{Section, Watch};
@@ -41,6 +42,9 @@ const MOST: usize = 128;
 const MOST_SPUN: usize = 8;
 /// After its time is over, a wait that has not slept yet tries so often to sleep.
 const MOST_ROUNDS_OVER: u32 = 4;
+/// After so many looks in a row that found nothing to report, a wait asks the kernel: a peer may
+/// announce for ever what is nothing.
+const MOST_ROUNDS_AWAKE: u32 = 64;
 /// After so many looks that found nothing, the kernel is no longer asked before each spin.
 const QUIET: u32 = 8;
 /// The kernel is asked at least this often while rings have events.
@@ -66,35 +70,14 @@ pub(crate) unsafe fn wait(set: &'static EventSet, call: &Wait<'_>) -> c_int {
         // The kernel keeps what it cannot report.
         return (call.sleep)(call.events, call.room, call.limit);
     }
+    // SAFETY: the caller's promise.
+    let n_places = unsafe { report::places(call.events, call.room.min(MOST)) };
     // The program's buffer gets the events that are returned and no others.
     let mut room = [epoll_event { events: 0, u64: 0 }; MOST];
-    let mut n = wait_in(set, call, &mut room[..call.room.min(MOST)]);
-    if n > 1 && set.has_proxies.load(Ordering::Acquire) {
-        n = merge(&mut room[..n.cast_unsigned() as usize]);
-    }
-    let len = usize::try_from(n).unwrap_or(0) * size_of::<epoll_event>();
+    let n = wait_in(set, call, &mut room[..n_places]);
+    let Ok(n) = usize::try_from(n) else { return n };
     // SAFETY: the caller's promise.
-    if len != 0 && !unsafe { fault::copy(room.as_ptr().cast(), call.events.cast(), len) } {
-        return errno::fail_int(libc::EFAULT);
-    }
-    n
-}
-
-/// Makes one event of those with the same data, which are a descriptor's and its proxy's. Returns
-/// how many are left.
-fn merge(events: &mut [epoll_event]) -> c_int {
-    let mut kept = 0;
-    for i in 0..events.len() {
-        let event = events[i];
-        let same = events[..kept].iter_mut().find(|other| { other.u64 } == event.u64);
-        if let Some(other) = same {
-            other.events |= event.events;
-        } else {
-            events[kept] = event;
-            kept += 1;
-        }
-    }
-    c_int::try_from(kept).unwrap_or(c_int::MAX)
+    unsafe { report::hand_over(set, &mut room[..n], call.events) }
 }
 
 fn wait_in(set: &'static EventSet, call: &Wait<'_>, room: &mut [epoll_event]) -> c_int {
@@ -104,7 +87,7 @@ fn wait_in(set: &'static EventSet, call: &Wait<'_>, room: &mut [epoll_event]) ->
     let is_poll = call.limit == Some(Duration::ZERO);
     // The kernel delivers a pending signal that the mask of the wait lets through.
     let mut may_end = is_poll;
-    let mut rounds_over = 0;
+    let (mut rounds_over, mut rounds_awake) = (0, 0);
     loop {
         match in_core(|| set.collect(call.set, room, is_poll)) {
             0 => {}
@@ -118,12 +101,15 @@ fn wait_in(set: &'static EventSet, call: &Wait<'_>, room: &mut [epoll_event]) ->
         if watch.has_fired() {
             return errno::fail_int(libc::EINTR);
         }
-        if !is_over && set.is_watching() && set.spin() {
+        rounds_awake += 1;
+        let must_sleep = rounds_awake > MOST_ROUNDS_AWAKE;
+        if !is_over && !must_sleep && set.is_watching() && set.spin() {
             continue;
         }
         rounds_over += u32::from(is_over);
         may_end |= rounds_over > MOST_ROUNDS_OVER;
-        let Some(bound) = set.begin_sleep(call.set) else { continue };
+        let Some(bound) = set.begin_sleep(call.set, must_sleep) else { continue };
+        rounds_awake = 0;
         let limit = [left, bound].into_iter().flatten().min();
         let limit = limit.map(|limit| limit.max(Duration::from_nanos(1)));
         let n = (call.sleep)(room.as_mut_ptr(), room.len(), limit);
@@ -233,8 +219,8 @@ impl EventSet {
     }
 
     /// To be called before the thread sleeps in the kernel. Returns for how long at most, or `None`
-    /// if there is something to look at. Counts the thread as a sleeper.
-    fn begin_sleep(&self, fd: RawFd) -> Option<Option<Duration>> {
+    /// if there is something to look at, unless it `must_sleep`. Counts the thread as a sleeper.
+    fn begin_sleep(&self, fd: RawFd, must_sleep: bool) -> Option<Option<Duration>> {
         let _section = Section::enter();
         let mut state = self.lock();
         state.fd = fd;
@@ -244,6 +230,9 @@ impl EventSet {
             || !state.is_inherited
                 && !is_mistaken!(LostWakeUp)
                 && state.own_fds.as_ref().is_some_and(|own| !own.ready.arm());
+        if has_something && must_sleep {
+            return Some(Some(Duration::ZERO));
+        }
         if has_something {
             self.n_sleepers.fetch_sub(1, Ordering::AcqRel);
             return None;
@@ -306,25 +295,18 @@ impl State {
             self.note_candidate(number);
         }
         let Some(own_fds) = self.own_fds.clone().filter(|_| !self.is_inherited) else { return };
-        loop {
-            own_fds.ready.take(|place| {
-                if let Some(number) =
-                    self.members.at_place(rsock_core::accelerate::RingWatch(place))
-                {
-                    self.note_candidate(number);
-                }
-            });
-            if set.n_sleepers.load(Ordering::SeqCst) == 0 {
-                // The lock is held, in which threads arm it before they sleep.
-                if !self.is_polled {
-                    own_fds.ready.disarm();
-                }
-                return;
+        let mut found = |place| {
+            if let Some(number) = self.members.at_place(rsock_core::accelerate::RingWatch(place)) {
+                self.note_candidate(number);
             }
+        };
+        own_fds.ready.take(&mut found);
+        if set.n_sleepers.load(Ordering::SeqCst) != 0 {
             // The doorbell that has woken this thread serves the threads that still sleep.
-            if own_fds.ready.arm() {
-                return;
-            }
+            own_fds.ready.take_and_arm(found);
+        } else if !self.is_polled {
+            // The lock is held, in which threads arm it before they sleep.
+            own_fds.ready.disarm();
         }
     }
 
@@ -389,9 +371,11 @@ impl State {
             let is_complete = kept == taken || taken < more.len();
             for i in 0..kept {
                 let event = more[i];
-                // A level comes again at once.
-                if !first.iter().any(|other| (other.u64, other.events) == (event.u64, event.events))
-                {
+                let mut same = first.iter().filter(|other| { other.u64 } == event.u64);
+                // A level comes again at once, but several watches may have the same data.
+                let is_again = same.any(|other| { other.events } == event.events)
+                    && !epoll_interest::have_several(self.fd, event.u64);
+                if !is_again {
                     more[n - first.len()] = event;
                     n += 1;
                 }

@@ -132,11 +132,14 @@ unsafe fn change(set: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c
 /// # Errors
 /// The proxy cannot be added: the set would not report all bytes.
 fn follow(set: c_int, op: c_int, fd: c_int, asked: Option<&epoll_event>) -> Result<(), c_int> {
-    let Some(proxy) = epoll_proxy(fd)? else { return Ok(()) };
+    let Some(proxy) = epoll_proxy(fd)? else {
+        event_set::note_proxy(set, fd, None);
+        return Ok(());
+    };
     let mut event = asked.map(|e| epoll_event { events: e.events & PROXIED, u64: e.u64 });
     let event = event.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
-    if op == libc::EPOLL_CTL_ADD && !fdtable::datagrams::is_udp(fd) {
-        event_set::note_proxy(set);
+    if !fdtable::datagrams::is_udp(fd) {
+        event_set::note_proxy(set, fd, asked.map(|asked| asked.u64));
     }
     // SAFETY: `event` is null or points to a live value.
     if unsafe { next::epoll_ctl(set, op, proxy, event) } == 0 {

@@ -169,3 +169,15 @@ fn a_killed_peer_ends_the_stream() {
         unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
     });
 }
+
+/// A poll of the queue that finds a message does not look whether the peer has closed behind it.
+#[test]
+fn a_receive_finds_the_end_behind_a_message_of_the_switch() {
+    watchdog(|| {
+        let (a, b) = connect_on_ring();
+        assert!(b.stream.path().is_some_and(|path| path.send_message(Message::Leave)));
+        b.stream.close(b.socket.as_fd());
+        drop(b);
+        assert_eq!(a.recv_with(&mut [0], RecvFlags::DONTWAIT).expect("the end, at once"), 0);
+    });
+}

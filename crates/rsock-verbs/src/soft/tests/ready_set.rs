@@ -4,9 +4,11 @@ use super::{CAP, End, end, pair, write_imm};
 use crate::conformance::Watchdog;
 use crate::soft::testing::linked_pair;
 use crate::soft::{Link, ReadyNumber, SoftContext, SoftReadySet};
+use crate::sync::ready_set::QUEUES;
 use crate::{Completion, CompletionQueue, QueuePair, SendFlags, WrId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread;
 
 fn send(from: &End, to: &End) {
@@ -162,4 +164,54 @@ fn a_set_that_is_gone_leaves_its_page_to_the_next() {
         set.unwatch(&b.cq, number);
     }
     assert_eq!(b.link.n_ready_pages(), 1);
+}
+
+#[test]
+fn a_peer_that_announces_each_time_keeps_no_thread() {
+    let _dog = Watchdog::new("ready set");
+    let (a, b) = pair();
+    let set = SoftReadySet::new().expect("set");
+    let number = set.watch(&b.cq).expect("watched");
+    let peer = set.announcer();
+    let mut n = 0;
+    peer.announce(number);
+    set.take_and_arm(|number| {
+        n += 1;
+        peer.announce(number);
+    });
+    assert!(n > 1, "what came meanwhile was taken");
+    assert!(is_readable(&set, Some(&Timespec::default())), "a thread that sleeps is to look");
+    set.drain();
+    set.take_and_arm(drop);
+    assert!(!is_readable(&set, Some(&Timespec::default())));
+    b.cq.announce_next();
+    send(&a, &b);
+    assert!(is_readable(&set, None));
+    assert_eq!(taken(&set), [number]);
+}
+
+#[test]
+fn a_peer_that_sets_every_bit_in_a_loop_keeps_no_thread() {
+    let _dog = Watchdog::new("ready set");
+    let set = SoftReadySet::new().expect("set");
+    let peer = set.announcer();
+    let (begun, is_over) = (Barrier::new(2), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            begun.wait();
+            while !is_over.load(Ordering::Relaxed) {
+                for number in (0..QUEUES).map(ReadyNumber) {
+                    peer.announce(number);
+                }
+            }
+        });
+        begun.wait();
+        for _ in 0..100 {
+            set.take_and_arm(|number| assert!(number.0 < QUEUES));
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    while !set.arm() {
+        set.take(drop);
+    }
 }
