@@ -42,9 +42,9 @@ pub(super) enum Found {
 impl State {
     /// The state of a member whose stream has found its peer, before the kernel's set is emptied.
     /// `None` if the library is not to watch it.
-    pub(super) fn before_ring(&self, number: u32) -> Option<EpollState> {
+    pub(super) fn before_ring(&self, set: &EventSet, number: u32) -> Option<EpollState> {
         let member = self.members.get(number).filter(|member| member.ring.is_none())?;
-        let handle = stream_of(member.fd)?;
+        let handle = stream_of(member.fd).filter(|_| set.may_watch())?;
         let StreamRef::Accelerated(stream) = handle.stream() else { return None };
         if stream.is_plain() || !stream.has_path() || handle.is_same_socket() != Some(true) {
             return None;
@@ -434,8 +434,23 @@ impl State {
         }
     }
 
-    /// Ends the watch of a member, and has the kernel watch it for the program again.
+    /// Ends the watch of a member, and has the kernel watch it for the program again, unless the
+    /// program has deleted it.
     pub(super) fn leave_ring(&mut self, set: &EventSet, number: u32, handle: &Handle) {
+        let Some(member) = self.members.get(number).filter(|m| m.ring.is_some()) else { return };
+        if member.is_deleted {
+            return self.remove(set, number);
+        }
+        self.put_back(number);
+        let StreamRef::Accelerated(stream) = handle.stream() else { return };
+        self.unwatch(set, number, Some(stream));
+        if !set.may_watch() {
+            self.end_own_fds(set);
+        }
+    }
+
+    /// Has the kernel watch a member as the program has asked.
+    pub(super) fn put_back(&mut self, number: u32) {
         let Some(member) = self.members.get(number) else { return };
         let Some(ring) = &member.ring else { return };
         let events = if ring.watch.is_spent() { member.events & FLAGS } else { member.events };
@@ -445,8 +460,6 @@ impl State {
         }
         log::line(format_args!("fd {fd}: back in its epoll set"));
         self.has_left_ring = true;
-        let StreamRef::Accelerated(stream) = handle.stream() else { return };
-        self.unwatch(set, number, Some(stream));
     }
 
     /// Ends the library's part of a watch.
