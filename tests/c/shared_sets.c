@@ -434,9 +434,8 @@ static void fork_nested(int fd)
 	SHOW(epoll_wait(outer, &event, 1, 0));
 }
 
-/* Bytes on the ring are unread at the fork, so the stream stays there. A child that polls takes nothing from its
- * parent. */
-static void child_polls(int fd)
+/* Bytes on the ring are unread at the fork, so the stream stays there. A child takes nothing from its parent. */
+static void fork_unread(int fd, void (*in_child)(int set, int fd))
 {
 	int set = new_set(EPOLL_CLOEXEC), pair[2];
 	struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u64 = DATA};
@@ -452,11 +451,11 @@ static void child_polls(int fd)
 	CHECK(child >= 0);
 	if (child == 0) {
 		for (size_t n = 2; n <= 4; n++) {
-			struct pollfd p = {.fd = set, .events = POLLIN};
 			CHECK(kill(peer, SIGUSR1) == 0);
-			await_bytes(fd, n * SIZE);
-			CHECK(poll(&p, 1, -1) == 1 && p.revents == POLLIN);
-			CHECK(poll(&p, 1, -1) == 1 && p.revents == POLLIN);
+			if (fcntl(fd, F_GETFD) >= 0)
+				await_bytes(fd, n * SIZE);
+			if (n >= 3)
+				in_child(set, fd);
 			tell(pair[1]);
 			hear(pair[1]);
 		}
@@ -475,6 +474,41 @@ static void child_polls(int fd)
 	exchange(set, fd, 3);
 }
 
+static void poll_twice(int set, int fd)
+{
+	struct pollfd p = {.fd = set, .events = POLLIN};
+	(void)fd;
+	for (int i = 0; i < 2; i++)
+		CHECK(poll(&p, 1, -1) == 1 && p.revents == POLLIN);
+}
+
+static void child_polls(int fd)
+{
+	fork_unread(fd, poll_twice);
+}
+
+static void close_both(int set, int fd)
+{
+	close(fd);
+	close(set);
+}
+
+static void child_closes(int fd)
+{
+	fork_unread(fd, close_both);
+}
+
+static void close_set(int set, int fd)
+{
+	(void)fd;
+	close(set);
+}
+
+static void child_closes_set(int fd)
+{
+	fork_unread(fd, close_set);
+}
+
 static atomic_int n_asked;
 
 static void note_asked(int number)
@@ -483,7 +517,7 @@ static void note_asked(int number)
 	n_asked++;
 }
 
-static void child_polls_peer(int fd)
+static void unread_peer(int fd)
 {
 	unsigned char buf[SIZE];
 	pid_t self = getpid();
@@ -609,7 +643,9 @@ static const struct part PARTS[] = {
 	{"fork_changes", fork_changes, echo},
 	{"fork_nested", fork_nested, echo},
 	{"fork_beside_waits", echo, fork_beside_waits},
-	{"child_polls", child_polls_peer, child_polls},
+	{"child_polls", unread_peer, child_polls},
+	{"child_closes", unread_peer, child_closes},
+	{"child_closes_set", unread_peer, child_closes_set},
 	{"polled_first", polled_first, echo},
 	{"selected_first", selected_first, echo},
 	{"selected_first_most", selected_first_most, echo},

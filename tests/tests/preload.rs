@@ -43,6 +43,7 @@ parts! {
     shared_sets: exec_set exec_set_alone exec_deleted exec_set_in_set exec_renamed spawn_set
         spawn_passed pass_set pass_set_alone pass_set_in_set deep_from_inside deep_from_outside
         deep_late in_unknown in_inherited fork_changes fork_nested fork_beside_waits child_polls
+        child_closes child_closes_set
         polled_first selected_first selected_first_most;
     descriptors: dup replace reuse raw_close close_range fork_server fork_both prefork vfork exec
         exec_unread exec_child exec_vfork spawn exec_system exec_self exec_late exec_half_close

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use super::program::{Call, EDGE, EXCLUSIVE, Layout};
+use super::program::{Call, EDGE, EXCLUSIVE, Layout, ONESHOT};
 use rsock_tests::lockstep::Random;
 
 pub(crate) const PLACES: usize = 40;
@@ -46,8 +46,13 @@ struct File {
     /// Of a set: whether a set may have been in it, and whether it may have been in a set.
     has_sets: bool,
     is_nested: bool,
-    /// Of a set: whether a child has had it too.
+    /// Whether a child has had it too.
     is_shared: bool,
+    /// Of a set: whether an edge-triggered or one-shot watch of a socket may have been in it.
+    has_edges: bool,
+    /// Of a set: whether streams in it may have been on the ring while a child had it too, or may
+    /// have been reported once more when they left the ring.
+    is_odd: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -91,7 +96,7 @@ pub(crate) enum Avoid {
     Nothing,
     /// Differences that are known (docs/reliability.md, "Epoll net"): a stream that may be on the
     /// ring is not filled, a set of sockets is not used from the moment on at which a child has it
-    /// too, no watch of a set is edge-triggered, no set is in a set that is in a set, readers poll
+    /// too if streams may stay on the ring then, no watch of a set is edge-triggered, no set is in a set that is in a set, readers poll
     /// before they read after the peer's end, no end of a process resets a stream, no thread waits
     /// when a stream with unread bytes is closed, or in a set that has a file by two watches.
     Known,
@@ -245,8 +250,8 @@ impl Model {
 
     /// Whether a place names a set that is not to be used any more.
     fn is_left_out(&self, process: usize, place: usize) -> bool {
-        let is_shared = |file: usize| self.files[file].is_shared && self.files[file].has_sockets;
-        self.avoid == Avoid::Known && self.file_at(process, place).is_some_and(is_shared)
+        let is_odd = |file: usize| self.files[file].is_odd;
+        self.avoid == Avoid::Known && self.file_at(process, place).is_some_and(is_odd)
     }
 
     fn is_quiet(&self, connection: usize) -> bool {
@@ -279,6 +284,8 @@ impl Model {
             has_sets: false,
             is_nested: false,
             is_shared: false,
+            has_edges: false,
+            is_odd: false,
         });
         self.give_number(process, place, self.files.len() - 1);
         true
@@ -602,12 +609,16 @@ impl Model {
             matches!(target_kind, Some(Kind::Stream(..) | Kind::Fresh | Kind::Refused | Kind::Set));
         let is_nested = target_kind == Some(Kind::Set);
         if self.avoid == Avoid::Known {
-            let is_shared = set.is_some_and(|file| self.files[file].is_shared);
             let is_deep = |file: usize| self.files[file].is_nested;
             let has_sets = target.is_some_and(|file| self.files[file].has_sets);
-            let is_inherited = target.is_some_and(|file| self.files[file].is_shared);
+            let is_shared = |file: usize| self.files[file].is_shared;
+            let is_inherited = target.is_some_and(is_shared);
             let is_stream = matches!(target_kind, Some(Kind::Stream(..)));
-            if is_shared && has_sockets
+            let may_be_on_ring = match target_kind {
+                Some(Kind::Stream(connection, _)) => !self.is_on_tcp(connection),
+                _ => false,
+            };
+            if set.is_some_and(is_shared) && may_be_on_ring
                 || is_inherited && is_stream && events & EDGE != 0
                 || is_nested && (events & EDGE != 0 || has_sets || set.is_some_and(is_deep))
             {
@@ -643,6 +654,7 @@ impl Model {
                 self.files[file].watches += 1;
                 self.files[file].has_sockets |= has_sockets;
                 self.files[file].has_sets |= is_nested;
+                self.files[file].has_edges |= has_sockets && events & (EDGE | ONESHOT) != 0;
             }
         }
         if let Some(watch) = self.watch_of(process, call.a[0], call.a[1]) {
@@ -734,9 +746,13 @@ impl Model {
         self.tables[child] = self.tables[call.process];
         self.numbers[child] = self.numbers[call.process];
         self.names[child] = self.names[call.process];
+        let is_unread = |c: usize| !self.is_on_tcp(c) && self.connections[c].under_way != [0, 0];
+        let may_stay_on_ring = (0..self.connections.len()).any(is_unread);
         for file in self.tables[child].into_iter().flatten() {
-            self.files[file].holders += 1;
-            self.files[file].is_shared = true;
+            let file = &mut self.files[file];
+            file.holders += 1;
+            file.is_shared = true;
+            file.is_odd |= file.has_edges || may_stay_on_ring && file.has_sockets;
         }
         true
     }

@@ -338,7 +338,9 @@ impl State {
         let handle = stream_of(fd);
         if let Some(StreamRef::Accelerated(stream)) = handle.as_ref().map(Handle::stream) {
             self.unwatch(set, number, Some(stream));
-            stream.end_watch(watch_id(set.number, number));
+            if !self.is_inherited {
+                stream.end_watch(watch_id(set.number, number));
+            }
         } else {
             self.unwatch(set, number, None);
         }
@@ -379,6 +381,7 @@ impl State {
             // The kernel goes on to watch what it watches.
             let is_kernels = self.members.get(number).is_some_and(|member| member.ring.is_none());
             if is_kernels
+                || self.is_inherited
                 || set_of_member.other_number().is_none_or(|to| !self.rename(set, number, fd, to))
             {
                 self.remove(set, number);
@@ -390,7 +393,7 @@ impl State {
         let Some(handle) = stream_of(fd).filter(Handle::has_other_descriptors) else {
             return self.remove(set, number);
         };
-        if !is_on_ring {
+        if !is_on_ring || self.is_inherited {
             // The kernel goes on to watch it, and sees what comes on TCP alone.
             handle.pin(FallbackReason::Epoll);
             return self.remove(set, number);

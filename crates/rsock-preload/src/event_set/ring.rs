@@ -473,6 +473,13 @@ impl State {
         let Some(member) = self.members.get_mut(number) else { return };
         let was_deleted = member.is_deleted;
         let (Some(ring), Some(own_fds)) = (member.ring.take(), own_fds) else { return };
+        if !was_deleted {
+            set.n_watched.fetch_sub(1, Ordering::AcqRel);
+        }
+        if self.is_inherited {
+            // The rest of the watch is the parent's.
+            return;
+        }
         let fd = member.fd;
         let is_other = |&other: &u32| other != number;
         let of_fd = self.members.have_shared_numbers.then(|| self.members.all_of(fd));
@@ -496,9 +503,6 @@ impl State {
             }
             // The descriptors close with the doorbell and with the stream.
             (None, _) | (_, AnnouncedBy::Nothing) => {}
-        }
-        if !was_deleted {
-            set.n_watched.fetch_sub(1, Ordering::AcqRel);
         }
     }
 
