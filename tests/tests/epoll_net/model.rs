@@ -644,6 +644,9 @@ impl Model {
             }
             self.exclusives += 1;
         }
+        if let Some(file) = set.filter(|_| has_sockets && events & (EDGE | ONESHOT) != 0) {
+            self.files[file].has_edges = true;
+        }
         if op == 1 {
             self.has_nested |= is_nested;
             if let Some(file) = target {
@@ -654,7 +657,6 @@ impl Model {
                 self.files[file].watches += 1;
                 self.files[file].has_sockets |= has_sockets;
                 self.files[file].has_sets |= is_nested;
-                self.files[file].has_edges |= has_sockets && events & (EDGE | ONESHOT) != 0;
             }
         }
         if let Some(watch) = self.watch_of(process, call.a[0], call.a[1]) {

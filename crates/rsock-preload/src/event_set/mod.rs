@@ -27,8 +27,8 @@ mod wait;
 
 pub(crate) use control::{Control, control, note_changed, note_closing, note_replaced};
 pub(crate) use shared::{
-    ForkLocks, StayingMember, after_fork_in_child, keep_on_tcp, nesting_sets, prepare_fork, settle,
-    settle_all, settle_before_fork, settle_for_exec, settle_for_spawn,
+    ForkLocks, StayingMember, after_fork_in_child, is_in, keep_on_tcp, nesting_sets, prepare_fork,
+    settle, settle_all, settle_before_fork, settle_for_exec, settle_for_spawn,
 };
 pub(crate) use wait::{Sleep, Wait, wait, wait_by_kernel_or, while_asleep, without_own};
 

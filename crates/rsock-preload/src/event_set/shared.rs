@@ -12,6 +12,7 @@ use rsock_core::accelerate::{StreamRef, await_leave};
 use rsock_core::interrupt::Section;
 use rustix::fd::{BorrowedFd, RawFd};
 use rustix::io::FdFlags;
+use std::ptr;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
@@ -89,6 +90,13 @@ pub(crate) fn nesting_sets() -> Vec<&'static EventSet> {
     let _section = Section::enter();
     let is_nesting = |set: &&EventSet| !set.lock().members.watched_sets().is_empty();
     all_sets().into_iter().filter(is_nesting).collect()
+}
+
+/// Whether `set` is `outer`, or is in it by way of any number of sets.
+pub(crate) fn is_in(set: &'static EventSet, outer: &'static EventSet) -> bool {
+    let _section = Section::enter();
+    let inner: Vec<_> = outer.lock().members.all().filter_map(|(_, member)| member.set).collect();
+    ptr::eq(set, outer) || inner.into_iter().any(|inner| is_in(set, inner.set))
 }
 
 /// The process is about to fork, and its streams have been asked to go back to TCP. Most do so at

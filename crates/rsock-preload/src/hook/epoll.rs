@@ -117,7 +117,13 @@ unsafe fn add_set(
     let before = errno::read();
     let mut result = add();
     // Without descriptors of this library between them, more sets may be in each other.
-    if result != 0 && errno::read() == libc::ELOOP && handoff::before_deep_nesting().is_ok() {
+    if result != 0
+        && errno::read() == libc::ELOOP
+        && !event_set::find(set).is_some_and(|set| event_set::is_in(set, member))
+    {
+        if handoff::before_deep_nesting().is_err() {
+            return errno::fail_int(libc::ELOOP);
+        }
         result = add();
     }
     if result != 0 {
