@@ -33,6 +33,7 @@ pub(crate) fn register() {
 unsafe extern "C" fn prepare() {
     let halt = Halt::begin();
     fdtable::prepare_fork();
+    event_set::settle_before_fork();
     // The child must not inherit this lock from a thread that it does not have.
     signal::lock_for_fork();
     // Nor the lock on the list of native listeners.

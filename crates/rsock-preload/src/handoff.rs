@@ -10,6 +10,7 @@
 //! their inodes, not in the table, and the table stays as it is.
 
 use crate::epoll_interest::{self, Interest};
+use crate::event_set::{EventSet, StayingMember};
 use crate::slot::{self, Direction, Handle};
 use crate::{errno, event_set, fdtable, guard, log, tcp_only, vfork};
 use libc::c_int;
@@ -54,6 +55,9 @@ pub(crate) fn before_exec() -> Result<Ready, c_int> {
         let local_use = if is_vfork_child { LocalUse::InParent } else { LocalUse::Ends };
         hand_off(handle, first.fd, Need::Both, FallbackReason::Passed, claim, local_use)?;
     }
+    if !is_vfork_child {
+        event_set::settle_for_exec();
+    }
     Ok(halt)
 }
 
@@ -86,6 +90,7 @@ pub(crate) fn before_spawn() -> Result<(), c_int> {
             hand_off(handle, descriptor.fd, need, why, Claim::Certain, LocalUse::Continues)?;
         }
     }
+    event_set::settle_for_spawn();
     Ok(())
 }
 
@@ -101,6 +106,40 @@ pub(crate) fn before_unhooked_use(fd: RawFd, need: Need, why: FallbackReason) ->
         return Ok(());
     }
     hand_off(handle, fd, need, why, Claim::Certain, LocalUse::Continues)
+}
+
+/// Has the kernel alone serve a set of this process from now on, for `why`: all streams in it, and
+/// in the sets in it, are handed off, and the set is as it would be without this library.
+///
+/// # Errors
+/// As [`before_exec`].
+pub(crate) fn before_unhooked_wait(
+    set: &'static EventSet,
+    why: FallbackReason,
+) -> Result<(), c_int> {
+    if guard::is_in_core() || vfork::is_child() {
+        return Ok(());
+    }
+    let mut result = Ok(());
+    for member in event_set::keep_on_tcp(set) {
+        let done = match member {
+            StayingMember::Stream(fd) => before_unhooked_use(fd, Need::Both, why),
+            StayingMember::Set(of_member) => before_unhooked_wait(of_member, why),
+        };
+        result = result.and(done);
+    }
+    event_set::settle(set);
+    result
+}
+
+/// As [`before_unhooked_wait`], for all sets that have others in them.
+///
+/// # Errors
+/// As [`before_exec`].
+pub(crate) fn before_deep_nesting() -> Result<(), c_int> {
+    event_set::nesting_sets()
+        .into_iter()
+        .try_for_each(|set| before_unhooked_wait(set, FallbackReason::Epoll))
 }
 
 /// Hands off a stream of this process that the kernel alone is to serve from now on, for `why`. A

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use super::program::{Call, EDGE, EXCLUSIVE, Layout};
+use super::program::{Call, EDGE, EXCLUSIVE, Layout, ONESHOT};
 use rsock_tests::lockstep::Random;
 
 pub(crate) const PLACES: usize = 40;
@@ -46,8 +46,13 @@ struct File {
     /// Of a set: whether a set may have been in it, and whether it may have been in a set.
     has_sets: bool,
     is_nested: bool,
-    /// Of a set: whether a child has had it too.
+    /// Whether a child has had it too.
     is_shared: bool,
+    /// Of a set: whether an edge-triggered or one-shot watch of a socket may have been in it.
+    has_edges: bool,
+    /// Of a set: whether streams in it may have been on the ring while a child had it too, or may
+    /// have been reported once more when they left the ring.
+    is_odd: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -89,8 +94,9 @@ pub(crate) enum Avoid {
     Nothing,
     /// Differences that are known (docs/reliability.md, "Epoll net"): a stream that may be on the
     /// ring is not filled, a set of sockets is not used from the moment on at which a child has it
-    /// too, no watch of a set is edge-triggered, no set is in a set that is in a set, no end of a
-    /// process resets a stream, no thread waits in a set that has a file by two watches.
+    /// too if streams may stay on the ring then, no watch of a set is edge-triggered, no set is in
+    /// a set that is in a set, no end of a process resets a stream, no thread waits in a set that
+    /// has a file by two watches.
     Known,
 }
 
@@ -242,8 +248,8 @@ impl Model {
 
     /// Whether a place names a set that is not to be used any more.
     fn is_left_out(&self, process: usize, place: usize) -> bool {
-        let is_shared = |file: usize| self.files[file].is_shared && self.files[file].has_sockets;
-        self.avoid == Avoid::Known && self.file_at(process, place).is_some_and(is_shared)
+        let is_odd = |file: usize| self.files[file].is_odd;
+        self.avoid == Avoid::Known && self.file_at(process, place).is_some_and(is_odd)
     }
 
     fn is_quiet(&self, connection: usize) -> bool {
@@ -276,6 +282,8 @@ impl Model {
             has_sets: false,
             is_nested: false,
             is_shared: false,
+            has_edges: false,
+            is_odd: false,
         });
         self.give_number(process, place, self.files.len() - 1);
         true
@@ -584,12 +592,16 @@ impl Model {
             matches!(target_kind, Some(Kind::Stream(..) | Kind::Fresh | Kind::Refused | Kind::Set));
         let is_nested = target_kind == Some(Kind::Set);
         if self.avoid == Avoid::Known {
-            let is_shared = set.is_some_and(|file| self.files[file].is_shared);
             let is_deep = |file: usize| self.files[file].is_nested;
             let has_sets = target.is_some_and(|file| self.files[file].has_sets);
-            let is_inherited = target.is_some_and(|file| self.files[file].is_shared);
+            let is_shared = |file: usize| self.files[file].is_shared;
+            let is_inherited = target.is_some_and(is_shared);
             let is_stream = matches!(target_kind, Some(Kind::Stream(..)));
-            if is_shared && has_sockets
+            let may_be_on_ring = match target_kind {
+                Some(Kind::Stream(connection, _)) => !self.is_on_tcp(connection),
+                _ => false,
+            };
+            if set.is_some_and(is_shared) && may_be_on_ring
                 || is_inherited && is_stream && events & EDGE != 0
                 || is_nested && (events & EDGE != 0 || has_sets || set.is_some_and(is_deep))
             {
@@ -614,6 +626,9 @@ impl Model {
                 return false;
             }
             self.exclusives += 1;
+        }
+        if let Some(file) = set.filter(|_| has_sockets && events & (EDGE | ONESHOT) != 0) {
+            self.files[file].has_edges = true;
         }
         if op == 1 {
             self.has_nested |= is_nested;
@@ -716,9 +731,13 @@ impl Model {
         self.tables[child] = self.tables[call.process];
         self.numbers[child] = self.numbers[call.process];
         self.names[child] = self.names[call.process];
+        let is_unread = |c: usize| !self.is_on_tcp(c) && self.connections[c].under_way != [0, 0];
+        let may_stay_on_ring = (0..self.connections.len()).any(is_unread);
         for file in self.tables[child].into_iter().flatten() {
-            self.files[file].holders += 1;
-            self.files[file].is_shared = true;
+            let file = &mut self.files[file];
+            file.holders += 1;
+            file.is_shared = true;
+            file.is_odd |= file.has_edges || may_stay_on_ring && file.has_sockets;
         }
         true
     }

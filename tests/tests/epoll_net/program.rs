@@ -594,7 +594,7 @@ impl Generator {
 }
 
 pub(crate) const EDGE: i64 = 1 << 31;
-const ONESHOT: i64 = 1 << 30;
+pub(crate) const ONESHOT: i64 = 1 << 30;
 const WAKEUP: i64 = 1 << 29;
 pub(crate) const EXCLUSIVE: i64 = 1 << 28;
 /// In the data of a watch that reports each event once.

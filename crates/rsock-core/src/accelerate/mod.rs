@@ -73,7 +73,7 @@ pub use async_wait::Mark;
 pub use channels::{Channel, Channels};
 pub use epoll_watch::{EpollState, RemoteWatch, RingWatch, WatchId, on_path_found, spin_until};
 pub use halt::Halt;
-pub use handoff::{Claim, Need};
+pub use handoff::{Claim, Need, await_leave};
 pub use native_peer::{NativeListener, NativeStream};
 pub use poll::{Changed, PollDescriptor, PolledSet, poll};
 pub use state::Before;

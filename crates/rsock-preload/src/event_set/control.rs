@@ -157,7 +157,7 @@ impl State {
             self.remove(set, number);
             return None;
         }
-        let now = stream.and_then(|_| self.before_ring(number));
+        let now = stream.and_then(|_| self.before_ring(set, number));
         if let Some(now) = now {
             if let Err(e) = self.check(set, fd, event) {
                 self.remove(set, number);
@@ -175,7 +175,7 @@ impl State {
         if let Some(handle) = stream_of(fd)
             && let StreamRef::Accelerated(stream) = handle.stream()
             && stream.hold_on_tcp(watch)
-            && let Some(now) = self.before_ring(number)
+            && let Some(now) = self.before_ring(set, number)
         {
             self.enter_ring_or_look(set, number, &now);
         }
@@ -201,20 +201,22 @@ impl State {
         None
     }
 
-    /// Adds a set. `None` if the kernel alone watches it, which may then say that it has something
-    /// to report when it has not.
+    /// Adds a set. `None` if the kernel alone is to watch it: its streams have to stay on TCP then.
     fn add_set(
         &mut self,
         set: &'static EventSet,
         member: PolledEventSet,
         event: epoll_event,
     ) -> Option<io::Result<()>> {
-        if !set.may_watch() || event.events & EXCLUSIVE != 0 {
+        if !set.may_watch() || tcp_only::is_on() || event.events & EXCLUSIVE != 0 {
             return None;
         }
         let fd = member.fd;
-        if let Err(e) = self.check(set, fd, event) {
-            return Some(Err(e));
+        match self.check(set, fd, event) {
+            // The descriptors of this library between the sets may have made them too many.
+            Err(e) if e.raw_os_error() == Some(libc::ELOOP) => return None,
+            Err(e) => return Some(Err(e)),
+            Ok(()) => {}
         }
         let _ = kernel::remove(self.fd, fd);
         let number = self.members.insert(Member::new(fd, event, Some(member)));
@@ -252,7 +254,7 @@ impl State {
         }
         let number = self.members.insert(Member::new(fd, event, None));
         watched::note(fd, watch_id(set.number, number));
-        let Some(now) = self.before_ring(number) else {
+        let Some(now) = self.before_ring(set, number) else {
             let _ = kernel::remove(self.fd, fd);
             self.remove(set, number);
             return None;
@@ -337,7 +339,9 @@ impl State {
         let handle = stream_of(fd);
         if let Some(StreamRef::Accelerated(stream)) = handle.as_ref().map(Handle::stream) {
             self.unwatch(set, number, Some(stream));
-            stream.end_watch(watch_id(set.number, number));
+            if !self.is_inherited {
+                stream.end_watch(watch_id(set.number, number));
+            }
         } else {
             self.unwatch(set, number, None);
         }
@@ -387,16 +391,22 @@ impl State {
     /// file as long as it has another descriptor.
     fn end_of_number(&mut self, set: &EventSet, number: u32, fd: RawFd) {
         if let Some(set_of_member) = self.members.get(number).and_then(|member| member.set) {
-            if set_of_member.other_number().is_none_or(|to| !self.rename(set, number, fd, to)) {
+            // The kernel goes on to watch what it watches.
+            let is_kernels = self.members.get(number).is_some_and(|member| member.ring.is_none());
+            if is_kernels
+                || self.is_inherited
+                || set_of_member.other_number().is_none_or(|to| !self.rename(set, number, fd, to))
+            {
                 self.remove(set, number);
             }
             return;
         }
-        let is_on_ring = self.members.get(number).is_some_and(|m| m.ring.is_some());
+        let is_on_ring =
+            self.members.get(number).is_some_and(|m| m.ring.is_some() && !m.is_deleted);
         let Some(handle) = stream_of(fd).filter(Handle::has_other_descriptors) else {
             return self.remove(set, number);
         };
-        if !is_on_ring {
+        if !is_on_ring || self.is_inherited {
             // The kernel goes on to watch it, and sees what comes on TCP alone.
             handle.pin(FallbackReason::Epoll);
             return self.remove(set, number);

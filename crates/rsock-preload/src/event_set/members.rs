@@ -276,8 +276,8 @@ impl Members {
 
     /// Members that the program has added by `fd`, which was closed since.
     pub(super) fn renamed_from(&self, fd: c_int) -> impl Iterator<Item = (u32, &Member)> {
-        let slots = if self.have_shared_numbers { &self.slots[..] } else { &[] };
-        let all = (0..).zip(slots).filter_map(|(number, slot)| Some((number, slot.as_ref()?)));
+        let has_any = self.have_shared_numbers;
+        let all = has_any.then(|| self.all()).into_iter().flatten();
         all.filter(move |(_, member)| member.is_renamed && member.added_as == fd)
     }
 
@@ -311,12 +311,14 @@ impl Members {
         u32::try_from(number).ok()
     }
 
+    /// All members, with their numbers.
+    pub(super) fn all(&self) -> impl Iterator<Item = (u32, &Member)> {
+        (0..).zip(&self.slots).filter_map(|(number, slot)| Some((number, slot.as_ref()?)))
+    }
+
     /// Members that the library watches.
     pub(super) fn watched(&self) -> impl Iterator<Item = u32> {
-        let is_watched =
-            |member: &Option<Member>| member.as_ref().is_some_and(|m| m.ring.is_some());
-        let numbers = self.slots.iter().enumerate().filter(move |(_, member)| is_watched(member));
-        numbers.filter_map(|(number, _)| u32::try_from(number).ok())
+        self.all().filter(|(_, member)| member.ring.is_some()).map(|(number, _)| number)
     }
 
     /// Members that are sets and that the library watches.

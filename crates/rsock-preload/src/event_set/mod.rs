@@ -23,9 +23,14 @@ mod own_fds;
 mod polled;
 mod report;
 mod ring;
+mod shared;
 mod wait;
 
 pub(crate) use control::{Control, control, note_changed, note_closing, note_replaced};
+pub(crate) use shared::{
+    ForkLocks, StayingMember, after_fork_in_child, is_in, keep_on_tcp, nesting_sets, prepare_fork,
+    settle, settle_all, settle_before_fork, settle_for_exec, settle_for_spawn,
+};
 pub(crate) use wait::{Sleep, Wait, wait, wait_by_kernel_or, while_asleep, without_own};
 
 use crate::chunked::{Chunked, Zeroed};
@@ -41,7 +46,7 @@ use rustix::fd::RawFd;
 use std::collections::{HashMap, VecDeque};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 /// An epoll set that this process made by a hooked call. It lives for ever: when the program has
@@ -63,7 +68,8 @@ pub(crate) struct EventSet {
     /// Members whose streams have found their peers since the last wait.
     found: Mutex<Vec<u32>>,
     has_found: AtomicBool,
-    /// The process has forked: the child has the set too.
+    /// The kernel alone serves the set, or is to serve it as soon as it can: another process has the
+    /// set too, or a set that the library does not know.
     is_shared: AtomicBool,
     state: Mutex<State>,
 }
@@ -221,6 +227,12 @@ fn forget(fd: c_int) {
         state.clear(set);
         drop(state);
         lock(&SETS).free.push(set);
+    } else {
+        let _section = Section::enter();
+        let mut state = set.lock();
+        if state.fd == fd {
+            state.fd = numbers_of(set).next().unwrap_or(fd);
+        }
     }
 }
 
@@ -293,6 +305,15 @@ impl EventSet {
         lock(&self.state)
     }
 
+    /// As [`Self::lock`], unless another thread has the lock.
+    fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     /// Whether the library watches a member.
     fn is_watching(&self) -> bool {
         self.n_watched.load(Ordering::Acquire) != 0
@@ -342,50 +363,5 @@ impl State {
         self.proxied.clear();
         self.kernel_asked = None;
         set.n_watched.store(0, Ordering::Release);
-    }
-}
-
-/// Held while the process forks.
-pub(crate) struct ForkLocks {
-    _found: Vec<MutexGuard<'static, Vec<u32>>>,
-    _states: Vec<MutexGuard<'static, State>>,
-    _sets: MutexGuard<'static, Sets>,
-}
-
-/// The process is about to fork: no other thread holds a lock of a set in the child then.
-pub(crate) fn prepare_fork() -> ForkLocks {
-    let sets = lock(&SETS);
-    let states: Vec<_> = sets.all.iter().map(|set| set.lock()).collect();
-    // In this order: a thread that finds a path holds locks of its stream.
-    let found = sets.all.iter().map(|set| lock(&set.found)).collect();
-    for set in &sets.all {
-        set.is_shared.store(true, Ordering::Relaxed);
-    }
-    ForkLocks { _found: found, _states: states, _sets: sets }
-}
-
-/// In a forked child: what the parent's sets watch on rings is not announced to the child, which
-/// looks at it again and again until all of it is back on TCP.
-pub(crate) fn after_fork_in_child() {
-    for set in lock(&SETS).all.clone() {
-        let mut state = set.lock();
-        state.is_inherited = true;
-        let watched: Vec<u32> = state.members.watched().collect();
-        for number in watched {
-            state.note_candidate(number);
-        }
-    }
-}
-
-/// Lets all streams that the kernel alone serves by now go back into the sets of the program.
-pub(crate) fn settle_all() {
-    let _section = Section::enter();
-    let all = lock(&SETS).all.clone();
-    for set in all {
-        let mut state = set.lock();
-        let watched: Vec<u32> = state.members.watched().collect();
-        for number in watched {
-            state.leave_ring_if_plain(set, number);
-        }
     }
 }

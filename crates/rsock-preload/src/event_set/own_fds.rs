@@ -116,6 +116,12 @@ impl OwnFds {
         added.map(|()| Self { ready, sockets })
     }
 
+    /// Takes the descriptors out of `set`.
+    pub(super) fn leave(&self, set: RawFd) {
+        let _ = kernel::remove(set, self.ready.as_fd().as_raw_fd());
+        let _ = kernel::remove(set, self.sockets.as_fd().as_raw_fd());
+    }
+
     /// Watches the socket of a member. It is watched already where a member that the program knows
     /// by a closed number has this number now.
     ///

@@ -33,7 +33,7 @@ impl PolledEventSet {
         let _section = Section::enter();
         let mut state = self.set.lock();
         state.is_polled = true;
-        state.own_fds.as_ref().is_none_or(|own| own.ready.arm())
+        state.arm()
     }
 }
 
@@ -50,19 +50,25 @@ impl PolledSet for PolledEventSet {
         let _section = Section::enter();
         let mut state = self.set.lock();
         state.is_polled = true;
-        let is_quiet =
-            state.candidates.is_empty() && state.own_fds.as_ref().is_none_or(|own| own.ready.arm());
+        let is_quiet = state.candidates.is_empty() && state.arm();
         if is_quiet { Ok(state.longest_sleep()) } else { Err(Changed) }
     }
 }
 
 impl State {
+    /// Has the doorbell rung by what is announced next. False if there is something already.
+    fn arm(&self) -> bool {
+        // Nothing is announced to a child.
+        self.is_inherited || self.own_fds.as_ref().is_none_or(|own| own.ready.arm())
+    }
+
     /// Whether a wait would report something of the members that the library watches. Takes the
     /// events of this library's own descriptors, so that the kernel's set is readable afterwards
     /// for what the program is told.
     pub(super) fn has_something_to_report(&mut self, set: &EventSet) -> bool {
         self.take_announced(set);
-        if let Some(own_fds) = self.own_fds.clone() {
+        // Those of a parent are the parent's to take.
+        if let Some(own_fds) = self.own_fds.clone().filter(|_| !self.is_inherited) {
             own_fds.ready.drain();
             own_fds.take_socket_events(|event| self.note_socket_event(event));
         }

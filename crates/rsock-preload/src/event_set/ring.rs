@@ -42,9 +42,9 @@ pub(super) enum Found {
 impl State {
     /// The state of a member whose stream has found its peer, before the kernel's set is emptied.
     /// `None` if the library is not to watch it.
-    pub(super) fn before_ring(&self, number: u32) -> Option<EpollState> {
+    pub(super) fn before_ring(&self, set: &EventSet, number: u32) -> Option<EpollState> {
         let member = self.members.get(number).filter(|member| member.ring.is_none())?;
-        let handle = stream_of(member.fd)?;
+        let handle = stream_of(member.fd).filter(|_| set.may_watch())?;
         let StreamRef::Accelerated(stream) = handle.stream() else { return None };
         if stream.is_plain() || !stream.has_path() || handle.is_same_socket() != Some(true) {
             return None;
@@ -479,15 +479,27 @@ impl State {
         }
     }
 
-    /// Ends the watch of a member, and has the kernel watch it for the program again.
+    /// Ends the watch of a member, and has the kernel watch it for the program again, unless the
+    /// program has deleted it.
     pub(super) fn leave_ring(&mut self, set: &EventSet, number: u32, handle: &Handle) {
-        let member = self.members.get(number).filter(|member| !member.is_deleted);
-        let Some((member, ring)) = member.and_then(|m| Some((m, m.ring.as_ref()?))) else { return };
-        let events = if ring.watch.is_spent() { member.events & FLAGS } else { member.events };
-        let (fd, data) = (member.fd, member.data);
+        let Some(member) = self.members.get(number).filter(|m| m.ring.is_some()) else { return };
+        if member.is_deleted {
+            return self.remove(set, number);
+        }
         let StreamRef::Accelerated(stream) = handle.stream() else { return };
         // In this order: if the watches that the kernel allows have run out, one is free then.
         let Some(ring) = self.unwatch(set, number, Some(stream)) else { return };
+        self.put_back(set, number, ring);
+        if !set.may_watch() {
+            self.end_own_fds(set);
+        }
+    }
+
+    /// Has the kernel watch a member, of which `ring` was the watch, as the program has asked.
+    pub(super) fn put_back(&mut self, set: &EventSet, number: u32, ring: OnRing) {
+        let Some(member) = self.members.get_mut(number) else { return };
+        let events = if ring.watch.is_spent() { member.events & FLAGS } else { member.events };
+        let (fd, data) = (member.fd, member.data);
         let done = match ring.announced_by.has_entry() {
             true => kernel::modify(self.fd, fd, events, data),
             false => kernel::add(self.fd, fd, events, data),
@@ -500,7 +512,6 @@ impl State {
             Err(e) => {
                 log::line(format_args!("fd {fd}: not put back into its epoll set yet: {e}"));
                 let announced_by = AnnouncedBy::Unwatched { has_entry: false };
-                let Some(member) = self.members.get_mut(number) else { return };
                 member.ring = Some(OnRing { announced_by, asks_socket: true, ..ring });
                 set.n_watched.fetch_add(1, Ordering::AcqRel);
                 self.note_candidate(number);
@@ -521,7 +532,9 @@ impl State {
         if !was_deleted {
             set.n_watched.fetch_sub(1, Ordering::AcqRel);
         }
-        let Some(own_fds) = self.own_fds.clone() else { return Some(ring) };
+        // The rest of an inherited watch is the parent's.
+        let own_fds = self.own_fds.clone().filter(|_| !self.is_inherited);
+        let Some(own_fds) = own_fds else { return Some(ring) };
         let is_other = |&other: &u32| other != number;
         let of_fd = self.members.have_shared_numbers.then(|| self.members.all_of(fd));
         let other = of_fd.unwrap_or_default().into_iter().find(is_other);

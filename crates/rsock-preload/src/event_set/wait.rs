@@ -338,7 +338,7 @@ impl State {
             return 0;
         }
         let found = if has_found { std::mem::take(&mut *lock(&set.found)) } else { Vec::new() };
-        let before = |&number: &u32| self.before_ring(number).map(|before| (number, before));
+        let before = |&number: &u32| self.before_ring(set, number).map(|before| (number, before));
         let found: Vec<_> = found.iter().filter_map(before).collect();
         let n = self.take_from_kernel(set, room, 0);
         if has_found && n == room.len() {

@@ -6,10 +6,10 @@
 //! asks for no more than levels or edges.
 
 use crate::epoll_interest::{PROXIED, SUPPORTED};
-use crate::event_set::{self, Control};
+use crate::event_set::{self, Control, EventSet};
 use crate::native_peer::listeners;
 use crate::slot::Direction;
-use crate::{errno, fdtable, guard, next, vfork};
+use crate::{errno, fdtable, guard, handoff, next, vfork};
 use libc::{c_int, epoll_event};
 use rsock_core::accelerate::FallbackReason;
 use rsock_verbs::fault;
@@ -92,10 +92,50 @@ pub(crate) unsafe extern "C-unwind" fn epoll_ctl(
         }
     }
     if op == libc::EPOLL_CTL_ADD {
+        if let Some(member) = event_set::find(fd) {
+            // SAFETY: arguments passed on unchanged.
+            return unsafe { add_set(set, fd, event, member) };
+        }
         fdtable::pin(fd, FallbackReason::Epoll);
     }
     // SAFETY: arguments passed on unchanged.
     unsafe { change(set, op, fd, event) }
+}
+
+/// Adds a set that the kernel alone is to watch, so its streams go back to TCP.
+///
+/// # Safety
+/// As `epoll_ctl(2)`.
+unsafe fn add_set(
+    set: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+    member: &'static EventSet,
+) -> c_int {
+    // SAFETY: arguments passed on unchanged.
+    let add = || unsafe { change(set, libc::EPOLL_CTL_ADD, fd, event) };
+    let before = errno::read();
+    let mut result = add();
+    // Without descriptors of this library between them, more sets may be in each other.
+    if result != 0
+        && errno::read() == libc::ELOOP
+        && !event_set::find(set).is_some_and(|set| event_set::is_in(set, member))
+    {
+        if handoff::before_deep_nesting().is_err() {
+            return errno::fail_int(libc::ELOOP);
+        }
+        result = add();
+    }
+    if result != 0 {
+        return result;
+    }
+    if handoff::before_unhooked_wait(member, FallbackReason::Epoll).is_err() {
+        // SAFETY: removes what this call has added.
+        unsafe { next::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
+        return errno::fail_int(libc::ENOMEM);
+    }
+    errno::set(before);
+    0
 }
 
 /// # Safety

@@ -187,7 +187,7 @@ fn millis(limit: Option<Duration>) -> c_int {
     c_int::try_from(limit.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX)
 }
 
-fn timespec_of(limit: Duration) -> timespec {
+pub(super) fn timespec_of(limit: Duration) -> timespec {
     let tv_sec = libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX);
     timespec { tv_sec, tv_nsec: limit.subsec_nanos().into() }
 }

@@ -1,11 +1,12 @@
 //! Descriptors that a message passes to another process.
 
-use crate::handoff;
+use crate::{event_set, handoff};
 use libc::{c_int, msghdr};
 use rsock_core::accelerate::{FallbackReason, Need};
 use std::ptr;
 
-/// Hands off the streams whose descriptors the message passes to another process.
+/// Hands off the streams whose descriptors the message passes to another process, also in epoll
+/// sets.
 ///
 /// # Errors
 /// Of [`handoff::before_unhooked_use`].
@@ -34,7 +35,12 @@ pub(super) unsafe fn before_passing(msg: *const msghdr) -> Result<(), c_int> {
                 let fd = unsafe { data.add(i * size_of::<c_int>()) };
                 // SAFETY: as above; unaligned reads are what this call is for.
                 let fd = unsafe { fd.cast::<c_int>().read_unaligned() };
-                handoff::before_unhooked_use(fd, Need::Both, FallbackReason::Passed)?;
+                match event_set::find(fd) {
+                    Some(set) => handoff::before_unhooked_wait(set, FallbackReason::Passed)?,
+                    None => {
+                        handoff::before_unhooked_use(fd, Need::Both, FallbackReason::Passed)?;
+                    }
+                }
             }
         }
         // SAFETY: a header of this message.

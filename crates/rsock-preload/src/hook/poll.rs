@@ -12,7 +12,7 @@ use rsock_core::accelerate::{self, PollDescriptor};
 use rustix::event::PollFlags;
 use std::slice;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Calls with up to this many descriptors allocate nothing here.
 const FEW: usize = 16;
@@ -35,10 +35,14 @@ pub(crate) unsafe extern "C-unwind" fn poll(fds: *mut pollfd, n: nfds_t, timeout
         datagrams::end_kernel_poll(is_counted);
         return n;
     }
+    // SAFETY: as above.
+    let sets = unsafe { PolledSets::among(fds, n) };
     // SAFETY: arguments passed on unchanged.
-    let n = unsafe { next::poll(fds, n, timeout) };
+    let found = unsafe { next::poll(fds, n, timeout) };
+    // SAFETY: as above.
+    let found = unsafe { sets.map_or(found, |sets| sets.after_kernel(found, fds, n, limit, None)) };
     datagrams::end_kernel_poll(is_counted);
-    n
+    found
 }
 
 /// As `ppoll(2)`.
@@ -68,10 +72,20 @@ pub(crate) unsafe extern "C-unwind" fn ppoll(
             return n;
         }
     }
+    // SAFETY: as above.
+    let sets = unsafe { PolledSets::among(fds, n) };
     // SAFETY: arguments passed on unchanged.
-    let n = unsafe { next::ppoll(fds, n, timeout, mask) };
+    let found = unsafe { next::ppoll(fds, n, timeout, mask) };
+    let found = sets.map_or(found, |sets| {
+        // SAFETY: null or valid by the caller's promise.
+        let limit = unsafe { duration(timeout) };
+        // SAFETY: as above.
+        let mask = unsafe { mask.as_ref() };
+        // SAFETY: a caller of `ppoll` promises `n` entries.
+        unsafe { sets.after_kernel(found, fds, n, limit.unwrap_or_default(), mask) }
+    });
     datagrams::end_kernel_poll(is_counted);
-    n
+    found
 }
 
 /// As `poll(2)`, of at most `room` bytes of entries.
@@ -206,9 +220,58 @@ impl Named {
     }
 }
 
+/// Epoll sets among the descriptors of a call that the kernel serves, since none of them watches a
+/// stream on a ring yet. When one begins to, its doorbell ends the call, although there may be
+/// nothing to report.
+struct PolledSets {
+    began: Instant,
+}
+
+impl PolledSets {
+    /// `None` if no entry names a set that this process has made.
+    ///
+    /// # Safety
+    /// As `poll(2)`.
+    unsafe fn among(fds: *const pollfd, n: nfds_t) -> Option<Self> {
+        // SAFETY: the caller's promise.
+        let fds = unsafe { entries(fds, n) }?;
+        let has_any = !guard::is_in_core() && fds.iter().any(|p| event_set::find(p.fd).is_some());
+        has_any.then(|| Self { began: Instant::now() })
+    }
+
+    /// What the call returns of which the kernel has returned `found`. It goes on if there is only
+    /// a set to which streams on rings have come since.
+    ///
+    /// # Safety
+    /// `fds` has `n` entries.
+    unsafe fn after_kernel(
+        self,
+        found: c_int,
+        fds: *mut pollfd,
+        n: nfds_t,
+        limit: Option<Duration>,
+        mask: Option<&sigset_t>,
+    ) -> c_int {
+        // SAFETY: the caller's promise.
+        let Some(seen) = (unsafe { entries(fds, n) }) else { return found };
+        if found <= 0 || !seen.iter().any(|p| p.revents != 0 && watches_rings(p.fd)) {
+            return found;
+        }
+        let left = limit.map(|limit| limit.saturating_sub(self.began.elapsed()));
+        // SAFETY: the caller's promise.
+        let again = cancel::without_cancel(|| unsafe { poll_all(fds, n, left, mask) });
+        again.unwrap_or(found)
+    }
+}
+
+/// Whether `fd` names a set that watches streams on rings.
+pub(super) fn watches_rings(fd: c_int) -> bool {
+    event_set::find(fd).is_some_and(event_set::needs_library)
+}
+
 /// Whether waiting for `fd` may take more than the kernel's `poll`.
 pub(super) fn needs_own_poll(fd: c_int) -> bool {
-    fdtable::needs_own_poll(fd) || event_set::find(fd).is_some_and(event_set::needs_library)
+    fdtable::needs_own_poll(fd) || watches_rings(fd)
 }
 
 /// Whether an entry refers to a socket of this library, so that the kernel's `poll` may not
@@ -217,12 +280,19 @@ pub(super) fn needs_own_poll(fd: c_int) -> bool {
 /// # Safety
 /// `fds` has `n` entries.
 unsafe fn has_sockets(fds: *const pollfd, n: nfds_t) -> bool {
-    let Some(n) = usize::try_from(n).ok().filter(|&n| n <= fdtable::MOST && !fds.is_null()) else {
-        return false;
-    };
+    // SAFETY: the caller's promise.
+    let fds = unsafe { entries(fds, n) };
+    !guard::is_in_core() && fds.is_some_and(|fds| fds.iter().any(|p| needs_own_poll(p.fd)))
+}
+
+/// The entries, unless there are none or more than a process may have descriptors.
+///
+/// # Safety
+/// `fds` is null or has `n` entries, as long as the slice is used.
+unsafe fn entries<'a>(fds: *const pollfd, n: nfds_t) -> Option<&'a [pollfd]> {
+    let n = usize::try_from(n).ok().filter(|&n| n <= fdtable::MOST && !fds.is_null())?;
     // SAFETY: not null, so `n` entries by the caller's promise.
-    let fds = unsafe { slice::from_raw_parts(fds, n) };
-    !guard::is_in_core() && fds.iter().any(|p| needs_own_poll(p.fd))
+    Some(unsafe { slice::from_raw_parts(fds, n) })
 }
 
 /// The descriptors of the entries.

@@ -1,7 +1,7 @@
 //! Hooks of functions that start other programs, which inherit descriptors.
 
 use crate::slot::Direction;
-use crate::{errno, fdtable, handoff, next};
+use crate::{errno, event_set, fdtable, handoff, next};
 use libc::{c_char, c_int, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 use rsock_core::accelerate::FallbackReason;
 
@@ -22,6 +22,11 @@ pub(crate) unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(
             // When the program starts, `before_spawn` sees to the bytes on the ring.
             handle.mark_for_child();
         }
+    }
+    if let Some(set) = event_set::find(fd)
+        && let Err(e) = handoff::before_unhooked_wait(set, FallbackReason::Passed)
+    {
+        return e;
     }
     // SAFETY: arguments passed on unchanged.
     unsafe { next::posix_spawn_file_actions_adddup2(actions, fd, new) }

@@ -50,6 +50,28 @@ pub enum Need {
     Both,
 }
 
+/// Waits, some milliseconds at most for all of them, until the kernel alone can serve these streams
+/// of the soft device, which have been pinned. Bytes that lie on a ring are not waited for.
+pub fn await_leave(streams: &[(&AcceleratedStream, BorrowedFd<'_>)]) {
+    let deadline = sys::now().checked_add(LEAVE_LIMIT);
+    let mut waiting: Vec<_> = streams.iter().collect();
+    loop {
+        let mut first = None;
+        waiting.retain(|(stream, fd)| {
+            let Some(path) = stream.path().filter(|_| !stream.is_plain()) else { return false };
+            let mark = path.mark();
+            let is_on_the_way = stream.leave(*fd, path, Need::Both) == LeaveStatus::NotYet;
+            if is_on_the_way {
+                first.get_or_insert((path, mark));
+            }
+            is_on_the_way
+        });
+        let left = sys::time_left(deadline).unwrap_or_default();
+        let Some((path, mark)) = first.filter(|_| !left.is_zero()) else { return };
+        let _ = path.park(mark, left);
+    }
+}
+
 impl AcceleratedStream {
     /// Pins the stream for `reason`, and waits, some milliseconds at most, until the kernel alone
     /// can do what is needed. Returns whether it can; if not, there is [`Self::hand_off`].

@@ -3,12 +3,14 @@
 mod sets;
 
 use super::alias;
+use super::epoll_wait::timespec_of;
 use super::poll::duration;
 use crate::fdtable::datagrams;
 use crate::{cancel, next};
 use libc::{c_int, fd_set, sigset_t, timespec, timeval};
 use rustix::time::{ClockId, Timespec, clock_gettime};
-use sets::Wanted;
+use sets::{AskedBefore, Wanted};
+use std::mem::ManuallyDrop;
 use std::time::Duration;
 
 /// As `select(2)`.
@@ -27,17 +29,14 @@ pub(crate) unsafe extern "C-unwind" fn select(
     let wanted = unsafe { Wanted::of_streams(n, [read, write, except]) };
     // SAFETY: the sets that `wanted` was made of.
     let is_counted = wanted.as_ref().is_some_and(|wanted| unsafe { wanted.begin_kernel_poll() });
-    if let Some(wanted) = wanted {
+    let result = loop {
         // SAFETY: null or valid by the caller's promise.
-        let limit = match unsafe { timeout.as_ref() } {
-            None => Some(None),
-            Some(t) => span(t).map(Some),
-        };
-        if let Some(limit) = limit {
+        let given = unsafe { timeout.as_ref() };
+        let limit = given.map_or(Some(None), |given| span(given).map(Some));
+        if let (Some(wanted), Some(limit)) = (&wanted, limit) {
             let began = clock_gettime(ClockId::Monotonic);
-            // SAFETY: as above.
+            // SAFETY: the sets that `wanted` was made of.
             if let Some(result) = cancel::without_cancel(|| unsafe { wanted.wait(limit, None) }) {
-                datagrams::end_kernel_poll(is_counted);
                 if let Some(limit) = limit {
                     let left = limit.saturating_sub(since(began));
                     // SAFETY: not null, since there is a limit, and valid by the caller's promise.
@@ -48,12 +47,22 @@ pub(crate) unsafe extern "C-unwind" fn select(
                         }
                     };
                 }
-                return result;
+                break result;
             }
         }
-    }
-    // SAFETY: arguments passed on unchanged.
-    let result = unsafe { next::select(n, read, write, except, timeout) };
+        // SAFETY: as above.
+        let asked = wanted.as_ref().and_then(|wanted| unsafe { wanted.of_event_sets() });
+        // A thread that is cancelled in the kernel leaves this frame as it is.
+        let asked = ManuallyDrop::new(asked);
+        // SAFETY: arguments passed on unchanged; the kernel has them wait for the time that is left
+        // when they are passed again.
+        let result = unsafe { next::select(n, read, write, except, timeout) };
+        // SAFETY: as above.
+        let is_again = |asked: AskedBefore<'_>| result > 0 && unsafe { asked.begin_again() };
+        if !ManuallyDrop::into_inner(asked).is_some_and(is_again) {
+            break result;
+        }
+    };
     datagrams::end_kernel_poll(is_counted);
     result
 }
@@ -75,20 +84,39 @@ pub(crate) unsafe extern "C-unwind" fn pselect(
     let wanted = unsafe { Wanted::of_streams(n, [read, write, except]) };
     // SAFETY: the sets that `wanted` was made of.
     let is_counted = wanted.as_ref().is_some_and(|wanted| unsafe { wanted.begin_kernel_poll() });
-    if let Some(wanted) = wanted
-        // SAFETY: null or valid by the caller's promise.
-        && let Ok(limit) = unsafe { duration(timeout) }
-    {
-        // SAFETY: null or valid by the caller's promise.
-        let mask = unsafe { mask.as_ref() };
-        // SAFETY: the sets that `wanted` was made of.
-        if let Some(result) = cancel::without_cancel(|| unsafe { wanted.wait(limit, mask) }) {
-            datagrams::end_kernel_poll(is_counted);
-            return result;
+    // SAFETY: null or valid by the caller's promise.
+    let limit = unsafe { duration(timeout) };
+    let began = wanted.as_ref().map(|_| clock_gettime(ClockId::Monotonic));
+    let mut left = limit;
+    let mut rest;
+    let mut timeout = timeout;
+    let result = loop {
+        if let (Some(wanted), Ok(left)) = (&wanted, left) {
+            // SAFETY: null or valid by the caller's promise.
+            let mask = unsafe { mask.as_ref() };
+            // SAFETY: the sets that `wanted` was made of.
+            if let Some(result) = cancel::without_cancel(|| unsafe { wanted.wait(left, mask) }) {
+                break result;
+            }
         }
-    }
-    // SAFETY: arguments passed on unchanged.
-    let result = unsafe { next::pselect(n, read, write, except, timeout, mask) };
+        // SAFETY: as above.
+        let asked = wanted.as_ref().and_then(|wanted| unsafe { wanted.of_event_sets() });
+        // A thread that is cancelled in the kernel leaves this frame as it is.
+        let asked = ManuallyDrop::new(asked);
+        // SAFETY: arguments passed on unchanged, or with the time that is left.
+        let result = unsafe { next::pselect(n, read, write, except, timeout, mask) };
+        // SAFETY: as above.
+        let is_again = |asked: AskedBefore<'_>| result > 0 && unsafe { asked.begin_again() };
+        if !ManuallyDrop::into_inner(asked).is_some_and(is_again) {
+            break result;
+        }
+        if let (Ok(Some(limit)), Some(began)) = (limit, began) {
+            let time = limit.saturating_sub(since(began));
+            left = Ok(Some(time));
+            rest = timespec_of(time);
+            timeout = &raw const rest;
+        }
+    };
     datagrams::end_kernel_poll(is_counted);
     result
 }

@@ -6,8 +6,8 @@
 
 use super::since;
 use crate::fdtable::datagrams;
-use crate::hook::poll::{Named, needs_own_poll};
-use crate::{errno, fdtable, guard};
+use crate::hook::poll::{Named, needs_own_poll, watches_rings};
+use crate::{errno, event_set, fdtable, guard};
 use libc::{c_int, c_ulong, fd_set, sigset_t};
 use rsock_core::accelerate::{self, PollDescriptor};
 use rsock_verbs::fault;
@@ -64,7 +64,7 @@ impl Wanted {
         let wanted = Self { n, sets: sets.map(|set| set.cast()) };
         let end = n.min(fdtable::end());
         let names_stream = (0..end).any(|fd| {
-            c_int::try_from(fd).is_ok_and(needs_own_poll)
+            c_int::try_from(fd).is_ok_and(concerns_hook)
                 // SAFETY: below both `n` and a number that the process has had, rounded up as the
                 // kernel rounds it.
                 && !unsafe { wanted.asks(fd) }.is_empty()
@@ -124,6 +124,30 @@ impl Wanted {
             c_int::try_from(fd).ok().filter(|_| is_asked)
         });
         datagrams::begin_kernel_poll(asked)
+    }
+
+    /// What is asked of this call, if one of its descriptors is an epoll set: it may come to watch
+    /// streams on rings while the kernel serves the call.
+    ///
+    /// # Safety
+    /// As `of_streams`.
+    pub(super) unsafe fn of_event_sets(&self) -> Option<AskedBefore<'_>> {
+        let names_set = |fd: usize| {
+            c_int::try_from(fd).is_ok_and(|fd| event_set::find(fd).is_some())
+                // SAFETY: below `n`.
+                && !unsafe { self.asks(fd) }.is_empty()
+        };
+        if !(0..self.n.min(fdtable::end())).any(names_set) {
+            return None;
+        }
+        let n_words = self.n.div_ceil(BITS);
+        let bits = self.sets.map(|words| {
+            let at = |word| words.wrapping_add(word);
+            let n_words = if words.is_null() { 0 } else { n_words };
+            // SAFETY: the kernel, too, reads whole words up to `n` bits.
+            (0..n_words).map(|word| unsafe { at(word).read_unaligned() }).collect()
+        });
+        Some(AskedBefore { wanted: self, bits })
     }
 
     /// # Safety
@@ -247,6 +271,42 @@ impl Wanted {
         }
         bits
     }
+}
+
+/// The bits of the sets, before the kernel has changed them.
+pub(super) struct AskedBefore<'a> {
+    wanted: &'a Wanted,
+    bits: [Vec<c_ulong>; 3],
+}
+
+impl AskedBefore<'_> {
+    /// Whether the kernel has found an epoll set that has come to watch streams on rings: it may be
+    /// the set's doorbell alone. Then the bits are again what the program has asked for.
+    ///
+    /// # Safety
+    /// As `of_streams`.
+    pub(super) unsafe fn begin_again(self) -> bool {
+        let is_found = |fd: usize| {
+            c_int::try_from(fd).is_ok_and(watches_rings)
+                // SAFETY: below `n`.
+                && !unsafe { self.wanted.asks(fd) }.is_empty()
+        };
+        if !(0..self.wanted.n.min(fdtable::end())).any(is_found) {
+            return false;
+        }
+        for (words, before) in self.wanted.sets.iter().zip(&self.bits) {
+            for (word, &bits) in before.iter().enumerate() {
+                // SAFETY: a word that was read here before.
+                unsafe { words.wrapping_add(word).write_unaligned(bits) };
+            }
+        }
+        true
+    }
+}
+
+/// Whether the kernel's `select` may not suffice for `fd`, or not as long as it takes.
+fn concerns_hook(fd: c_int) -> bool {
+    needs_own_poll(fd) || event_set::find(fd).is_some()
 }
 
 /// The number of requested events of the entry that hold.
