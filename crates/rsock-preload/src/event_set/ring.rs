@@ -433,21 +433,26 @@ impl State {
         if has_changed || state.is_receive_due {
             ring.news.note_change();
         }
-        let counted = ring.news.count(&state, has_event);
+        let mut counted = ring.news.count(&state, has_event);
         let is_event_due = counted.is_event_due || has_changed && !has_event;
-        if is_event_due && !self.is_inherited {
-            self.take_event_of(number);
+        if is_event_due && !self.is_inherited && self.take_event_of(number) {
+            // The event may tell of something that came after the state was taken: what comes from
+            // now on has an event of its own.
+            let state = stream.epoll_state(handle.fd(), asked, true).ok()?;
+            let ring = self.members.get_mut(number)?.ring.as_mut()?;
+            ring.asks_socket |= state.has_kernel_news;
+            counted = ring.news.count(&state, false);
         }
         Some((counted.now, after))
     }
 
-    /// Takes the kernel's event of a member: what it tells of has been seen.
-    fn take_event_of(&mut self, number: u32) {
-        let Some(own_fds) = self.own_fds.clone() else { return };
+    /// Takes the kernel's event of a member, of which something has been seen. Returns whether
+    /// there was one.
+    fn take_event_of(&mut self, number: u32) -> bool {
+        let Some(own_fds) = self.own_fds.clone() else { return false };
         own_fds.take_socket_events(|event| self.note_socket_event(event));
-        if let Some(ring) = self.members.get_mut(number).and_then(|m| m.ring.as_mut()) {
-            ring.has_socket_event = false;
-        }
+        let ring = self.members.get_mut(number).and_then(|member| member.ring.as_mut());
+        ring.is_some_and(|ring| std::mem::take(&mut ring.has_socket_event))
     }
 
     /// Has the ready set told of what happens after `mark` to a member with this stream. False if
