@@ -18,8 +18,8 @@ pub(crate) struct Lockstep {
     /// Programs of epoll calls instead
     #[arg(long)]
     epoll: bool,
-    /// Show that they find mistakes: each of ten is put into the library in turn, and what has found
-    /// it is run once more without it
+    /// Show that they find mistakes: each of ten is put into the library in turn, and what has
+    /// found it is run once more without it
     #[arg(long, requires = "epoll")]
     mistakes: bool,
 }
@@ -56,8 +56,8 @@ const MISTAKES: [&str; 10] = [
     "EarlyTimeout",
 ];
 
-/// Runs programs of epoll calls against a library with a mistake: each mistake has to be found, by a
-/// program that returns the same as on TCP when the same library makes no mistake.
+/// Runs programs of epoll calls against a library with a mistake: each mistake has to be found, by
+/// a program that returns the same as on TCP when the same library makes no mistake.
 fn mistakes(lockstep: &Lockstep) -> Done {
     let target = steps::target_dir().join("mistakes");
     let mut build = steps::cargo();

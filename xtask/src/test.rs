@@ -1,8 +1,8 @@
 //! `cargo xtask test`: builds everything and runs every test.
 //!
 //! A run that hangs is ended and a process that outlives its test is a failure ([`crate::watch`]).
-//! A test that fails is run twice more, alone ([`crate::again`]). With `--all` it also runs the tests
-//! of Node and Java.
+//! A test that fails is run twice more, alone ([`crate::again`]). With `--all` it also runs the
+//! tests of Node and Java.
 
 use crate::again;
 use crate::lab;

@@ -9,6 +9,7 @@ use crate::output_file::OutputFile;
 use crate::result::Comparison;
 use crate::{kernel_speed, report, runner};
 use clap::ValueEnum;
+use clap::builder::RangedI64ValueParser;
 use rsock_cli::error::Error;
 use rsock_cli::{affinity, library, output, rdma_devices};
 use std::path::PathBuf;
@@ -47,7 +48,7 @@ pub(crate) struct Args {
     sides: Vec<Alone>,
     /// Run so many endless loops on the same CPUs during all samples. Rows about services then
     /// promise 0.97 of kernel TCP
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=64))]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = at_most_64())]
     beside: u32,
     /// Print the rows' names and end
     #[arg(long)]
@@ -59,6 +60,10 @@ enum Pin {
     No,
     Yes,
     Both,
+}
+
+fn at_most_64() -> RangedI64ValueParser<u32> {
+    RangedI64ValueParser::new().range(..=64)
 }
 
 /// Where rsock is while connections stay on TCP.

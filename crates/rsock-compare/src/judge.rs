@@ -30,8 +30,8 @@ pub(crate) struct Judgement {
     pub(crate) verdict: Verdict,
 }
 
-/// Of `sides`, on which connections stay on TCP, those that are too slow, with their ratio to kernel
-/// TCP.
+/// Of `sides`, on which connections stay on TCP, those that are too slow, with their ratio to
+/// kernel TCP.
 pub(super) fn too_slow(sides: &[Side], medians: &BTreeMap<Side, f64>) -> Vec<(Side, f64)> {
     let ratios = sides.iter().filter_map(|side| Some((*side, ratio_on_tcp(*side, medians)?)));
     ratios.filter(|(_, ratio)| *ratio < AS_FAST).collect()

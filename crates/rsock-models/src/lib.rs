@@ -2,9 +2,9 @@
 //!
 //! An algorithm lies in a file of its own in its crate, and takes its atomics from `crate::sync`.
 //! There that is the standard library's; this crate compiles the same file with loom's. Of those
-//! crates it depends on `rsock-proto` alone, for rules without atomics: what others depend on (Tokio)
-//! cannot be built for loom. Outside of `--cfg loom` it is empty. The device's own models are in
-//! `rsock-verbs/src/sync/loom_models.rs`.
+//! crates it depends on `rsock-proto` alone, for rules without atomics: what others depend on
+//! (Tokio) cannot be built for loom. Outside of `--cfg loom` it is empty. The device's own models
+//! are in `rsock-verbs/src/sync/loom_models.rs`.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p rsock-models --lib --release`
 

@@ -105,12 +105,11 @@ const DRAWN: &str = "rsock-core";
 /// Crates from the bottom up; those of one line do not know each other.
 const RANKS: &[&[&str]] = &[
     &["rsock-api-snapshot", "rsock-test-ports"],
-    // Source files of the others, alone.
-    &["rsock-models"],
     &["rsock-rdma-sys"],
     &["rsock-verbs"],
     &["rsock-cm", "rsock-proto"],
-    &["rsock-core"],
+    // `rsock-models` has source files of the others, and uses the protocol's rules.
+    &["rsock-core", "rsock-models"],
     &["rsock-capi", "rsock-tokio"],
     // What Rust programs depend on; `rsock-tokio` is one of its features.
     &["rsock"],

@@ -1,5 +1,5 @@
-//! Node and Java, which `cargo xtask test --all` fetches into `target/tools/large` where the machine
-//! has none: they and what they depend on take 280 MB.
+//! Node and Java, which `cargo xtask test --all` fetches into `target/tools/large` where the
+//! machine has none: they and what they depend on take 280 MB.
 //!
 //! Both expect files at places of the root directory. Java's are links, which are made to lead to
 //! the unpacked files. Node has the paths in its program, so it is started where the unpacked

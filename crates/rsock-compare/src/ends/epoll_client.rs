@@ -117,8 +117,8 @@ impl Client {
         Ok(rate)
     }
 
-    /// Has messages sent back on all connections until each has left TCP, if the library is below: on
-    /// a busy machine some need more of them than others. Some may never leave.
+    /// Has messages sent back on all connections until each has left TCP, if the library is below:
+    /// on a busy machine some need more of them than others. Some may never leave.
     fn await_move(&mut self) -> io::Result<()> {
         const LIMIT: Duration = Duration::from_secs(10);
         let start = Instant::now();
