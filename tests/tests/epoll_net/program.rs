@@ -89,7 +89,7 @@ pub(crate) fn program(seed: u64, avoid: Avoid) -> (Layout, Vec<Call>) {
     let length = r.one_of(&[20, 30, 45, 70, 110, 200]);
     let threads = r.one_of(&[1, 1, 2, 4]);
     let has_fork = r.once_in(8);
-    let has_equal_data = seed % EQUAL_DATA == 0;
+    let has_equal_data = seed.is_multiple_of(EQUAL_DATA);
     let model = Model::new(layout, avoid);
     let mut g = Generator { r, model, calls: Vec::new(), threads, has_equal_data };
     g.begin();

@@ -270,7 +270,8 @@ impl AcceleratedStream {
             kernel = sys::poll_flags(fds[0].revents);
         }
         let ended_on_tcp = kernel.intersects(PollFlags::RDHUP | PollFlags::HUP);
-        // On one host the kernel tells of an end a moment after the ring, and whether it is a reset.
+        // On one host the kernel tells of an end a moment after the ring, and whether it is a
+        // reset.
         let is_local = self.has_local_path();
         let ended = ended_on_tcp || !is_local && has_ended();
         let is_end_alone = is_local

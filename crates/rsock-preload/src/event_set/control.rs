@@ -182,8 +182,8 @@ impl State {
         Some(Ok(()))
     }
 
-    /// Begins to watch a new member, which the kernel's set has too. Where the library lacks what it
-    /// needs for that, the stream goes back to TCP, and is looked at again and again meanwhile.
+    /// Begins to watch a new member, which the kernel's set has too. Where the library lacks what
+    /// it needs for that, the stream goes back to TCP, and is looked at again and again meanwhile.
     fn enter_ring_or_look(&mut self, set: &EventSet, number: u32, now: &EpollState) {
         if !self.enter_ring(set, number, now, true) {
             self.begin_unwatched(set, number, now);

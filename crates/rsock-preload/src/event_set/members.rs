@@ -77,9 +77,9 @@ pub(super) enum AnnouncedBy {
     /// way back to TCP. Sets tell by other means.
     Nothing,
     /// Not even the socket watch tells of it, because descriptors or the watches that the kernel
-    /// allows have run out. It is looked at again and again until its stream is back on TCP, and the
-    /// kernel watches it for the program. If it `has_entry`, the program's set has its entry already,
-    /// as one of this library's own.
+    /// allows have run out. It is looked at again and again until its stream is back on TCP, and
+    /// the kernel watches it for the program. If it `has_entry`, the program's set has its entry
+    /// already, as one of this library's own.
     Unwatched { has_entry: bool },
 }
 

@@ -152,9 +152,9 @@ impl State {
         Some(())
     }
 
-    /// Begins to watch a new member where descriptors or the watches that the kernel allows have run
-    /// out. The stream has been pinned. The kernel's set has an entry of it, whose place it keeps
-    /// there: until it is on TCP the entry wakes threads for the library.
+    /// Begins to watch a new member where descriptors or the watches that the kernel allows have
+    /// run out. The stream has been pinned. The kernel's set has an entry of it, whose place it
+    /// keeps there: until it is on TCP the entry wakes threads for the library.
     pub(super) fn begin_unwatched(&mut self, set: &EventSet, number: u32, before: &EpollState) {
         let announced_by = AnnouncedBy::Unwatched { has_entry: true };
         let _ = self.begin_looks(set, number, before, announced_by);
