@@ -253,6 +253,41 @@ static void pass_set_in_set(int fd)
 	watch_for(fd, outer, inner);
 }
 
+/* A stream that the program has deleted from a set is passed on, with unread bytes. */
+static void pass_deleted(int fd)
+{
+	int pair[2], set = new_set(EPOLL_CLOEXEC);
+	struct epoll_event event;
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+	add(set, fd);
+	exchange(set, fd, 1);
+	put_stream(fd, SIZE, 2);
+	await_bytes(fd, SIZE);
+	CHECK(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL) == 0);
+	pass(pair[0], fd);
+	SHOW(epoll_wait(set, &event, 1, 0));
+	get_stream(fd, SIZE, 2);
+	add(set, fd);
+	exchange(set, fd, 3);
+}
+
+/* The set that is passed is in another. */
+static void pass_inner(int fd)
+{
+	int pair[2], inner = new_set(EPOLL_CLOEXEC), outer = new_set(EPOLL_CLOEXEC);
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+	add(inner, fd);
+	add(outer, inner);
+	exchange(outer, fd, 1);
+	pid_t child = start_self("take", pair[1], 0, NULL);
+	pass(pair[0], inner);
+	exchange(outer, fd, 2);
+	be_watched(fd, pair[0]);
+	wait_for(child);
+	exchange(outer, fd, 3);
+	exchange(inner, fd, 4);
+}
+
 /* Says when the set of another process reports something here, and then that it reports no more. */
 static void watch(int over, int set)
 {
@@ -569,32 +604,71 @@ static void fork_beside_waits(int fd)
 }
 
 struct poller {
-	int set, selects;
+	int set;
+	int (*call)(int set);
 	_Atomic pid_t thread;
 };
+
+static int by_poll(int set)
+{
+	struct pollfd p = {.fd = set, .events = POLLIN};
+	return poll(&p, 1, -1);
+}
+
+static int by_ppoll(int set)
+{
+	struct pollfd p = {.fd = set, .events = POLLIN};
+	struct timespec most = {.tv_sec = 100};
+	return ppoll(&p, 1, &most, NULL);
+}
+
+static int by_select(int set)
+{
+	fd_set bits;
+	FD_ZERO(&bits);
+	FD_SET(set, &bits);
+	int n = select(set + 1, &bits, NULL, NULL, NULL);
+	CHECK(FD_ISSET(set, &bits));
+	return n;
+}
+
+static int by_select_most(int set)
+{
+	struct timeval most = {.tv_sec = 100};
+	fd_set bits, none;
+	FD_ZERO(&bits);
+	FD_ZERO(&none);
+	FD_SET(set, &bits);
+	int n = select(set + 1, &bits, NULL, &none, &most);
+	CHECK(FD_ISSET(set, &bits) && most.tv_sec < 100);
+	return n;
+}
+
+static int by_pselect(int set)
+{
+	struct timespec most = {.tv_sec = 100};
+	fd_set bits;
+	FD_ZERO(&bits);
+	FD_SET(set, &bits);
+	int n = pselect(set + 1, &bits, NULL, NULL, &most, NULL);
+	CHECK(FD_ISSET(set, &bits));
+	return n;
+}
 
 static void *poll_set(void *arg)
 {
 	struct poller *poller = arg;
-	struct pollfd p = {.fd = poller->set, .events = POLLIN};
 	struct epoll_event event;
-	fd_set set;
-	FD_ZERO(&set);
-	FD_SET(poller->set, &set);
-	struct timeval most = {.tv_sec = 100};
 	poller->thread = (pid_t)syscall(SYS_gettid);
-	if (poller->selects)
-		SHOW(select(poller->set + 1, &set, NULL, NULL, poller->selects == 1 ? NULL : &most));
-	else
-		SHOW(poll(&p, 1, -1));
+	SHOW(poller->call(poller->set));
 	SHOW(epoll_wait(poller->set, &event, 1, 0));
 	return NULL;
 }
 
 /* A thread polls a set whose first stream comes then, without anything to report. */
-static void poll_first(int fd, int selects)
+static void poll_first(int fd, int (*call)(int set))
 {
-	struct poller poller = {.set = new_set(EPOLL_CLOEXEC), .selects = selects};
+	struct poller poller = {.set = new_set(EPOLL_CLOEXEC), .call = call};
 	pthread_t thread;
 	CHECK(pthread_create(&thread, NULL, poll_set, &poller) == 0);
 	while (!poller.thread)
@@ -613,15 +687,83 @@ static void poll_first(int fd, int selects)
 
 static void polled_first(int fd)
 {
-	poll_first(fd, 0);
+	poll_first(fd, by_poll);
 }
+
+static void ppolled_first(int fd)
+{
+	poll_first(fd, by_ppoll);
+}
+
 static void selected_first(int fd)
 {
-	poll_first(fd, 1);
+	poll_first(fd, by_select);
 }
+
 static void selected_first_most(int fd)
 {
-	poll_first(fd, 2);
+	poll_first(fd, by_select_most);
+}
+
+static void pselected_first(int fd)
+{
+	poll_first(fd, by_pselect);
+}
+
+static int by_wait(int set)
+{
+	struct epoll_event event;
+	return epoll_wait(set, &event, 1, -1);
+}
+
+/* A thread sleeps in a set that becomes the kernel's alone. */
+static void sleep_meanwhile(int fd, int (*call)(int set), int forks)
+{
+	struct poller poller = {.set = new_set(EPOLL_CLOEXEC), .call = call};
+	pthread_t thread;
+	add(poller.set, fd);
+	exchange(poller.set, fd, 1);
+	CHECK(pthread_create(&thread, NULL, poll_set, &poller) == 0);
+	while (!poller.thread)
+		sched_yield();
+	await_sleep(poller.thread);
+	if (forks) {
+		fflush(stdout);
+		pid_t child = fork();
+		CHECK(child >= 0);
+		if (child == 0)
+			_exit(0);
+		wait_for(child);
+	} else {
+		int pair[2];
+		CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+		pass(pair[0], poller.set);
+	}
+	await_sleep(poller.thread);
+	put_stream(fd, SIZE, 2);
+	CHECK(pthread_join(thread, NULL) == 0);
+	get_stream(fd, SIZE, 2);
+	exchange(poller.set, fd, 3);
+}
+
+static void fork_beside_wait(int fd)
+{
+	sleep_meanwhile(fd, by_wait, 1);
+}
+
+static void fork_beside_poll(int fd)
+{
+	sleep_meanwhile(fd, by_ppoll, 1);
+}
+
+static void pass_beside_wait(int fd)
+{
+	sleep_meanwhile(fd, by_wait, 0);
+}
+
+static void pass_beside_poll(int fd)
+{
+	sleep_meanwhile(fd, by_poll, 0);
 }
 
 static const struct part PARTS[] = {
@@ -635,6 +777,8 @@ static const struct part PARTS[] = {
 	{"pass_set", pass_set, two_echoes},
 	{"pass_set_alone", pass_set_alone, two_echoes},
 	{"pass_set_in_set", pass_set_in_set, two_echoes},
+	{"pass_deleted", pass_deleted, echo},
+	{"pass_inner", pass_inner, echo},
 	{"deep_from_inside", deep_from_inside, echo},
 	{"deep_from_outside", deep_from_outside, echo},
 	{"deep_late", deep_late, echo},
@@ -647,8 +791,14 @@ static const struct part PARTS[] = {
 	{"child_closes", unread_peer, child_closes},
 	{"child_closes_set", unread_peer, child_closes_set},
 	{"polled_first", polled_first, echo},
+	{"ppolled_first", ppolled_first, echo},
 	{"selected_first", selected_first, echo},
 	{"selected_first_most", selected_first_most, echo},
+	{"pselected_first", pselected_first, echo},
+	{"fork_beside_wait", fork_beside_wait, echo},
+	{"fork_beside_poll", fork_beside_poll, echo},
+	{"pass_beside_wait", pass_beside_wait, echo},
+	{"pass_beside_poll", pass_beside_poll, echo},
 };
 
 int main(int argc, char **argv)

@@ -96,9 +96,10 @@ pub(crate) enum Avoid {
     Nothing,
     /// Differences that are known (docs/reliability.md, "Epoll net"): a stream that may be on the
     /// ring is not filled, a set of sockets is not used from the moment on at which a child has it
-    /// too if streams may stay on the ring then, no watch of a set is edge-triggered, no set is in a set that is in a set, readers poll
-    /// before they read after the peer's end, no end of a process resets a stream, no thread waits
-    /// when a stream with unread bytes is closed, or in a set that has a file by two watches.
+    /// too if streams may stay on the ring then, no watch of a set is edge-triggered, no set is in
+    /// a set that is in a set, readers poll before they read after the peer's end, no end of a
+    /// process resets a stream, no thread waits when a stream with unread bytes is closed, or in a
+    /// set that has a file by two watches.
     Known,
 }
 

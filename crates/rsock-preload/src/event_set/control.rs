@@ -211,7 +211,7 @@ impl State {
         member: PolledEventSet,
         event: epoll_event,
     ) -> Option<io::Result<()>> {
-        if !set.may_watch() || event.events & EXCLUSIVE != 0 {
+        if !set.may_watch() || tcp_only::is_on() || event.events & EXCLUSIVE != 0 {
             return None;
         }
         let fd = member.fd;

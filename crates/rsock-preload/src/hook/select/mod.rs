@@ -9,7 +9,8 @@ use crate::fdtable::datagrams;
 use crate::{cancel, next};
 use libc::{c_int, fd_set, sigset_t, timespec, timeval};
 use rustix::time::{ClockId, Timespec, clock_gettime};
-use sets::Wanted;
+use sets::{AskedBefore, Wanted};
+use std::mem::ManuallyDrop;
 use std::time::Duration;
 
 /// As `select(2)`.
@@ -51,11 +52,14 @@ pub(crate) unsafe extern "C-unwind" fn select(
         }
         // SAFETY: as above.
         let asked = wanted.as_ref().and_then(|wanted| unsafe { wanted.of_event_sets() });
+        // A thread that is cancelled in the kernel leaves this frame as it is.
+        let asked = ManuallyDrop::new(asked);
         // SAFETY: arguments passed on unchanged; the kernel has them wait for the time that is left
         // when they are passed again.
         let result = unsafe { next::select(n, read, write, except, timeout) };
         // SAFETY: as above.
-        if result <= 0 || !asked.is_some_and(|asked| unsafe { asked.begin_again() }) {
+        let is_again = |asked: AskedBefore<'_>| result > 0 && unsafe { asked.begin_again() };
+        if !ManuallyDrop::into_inner(asked).is_some_and(is_again) {
             break result;
         }
     };
@@ -97,10 +101,13 @@ pub(crate) unsafe extern "C-unwind" fn pselect(
         }
         // SAFETY: as above.
         let asked = wanted.as_ref().and_then(|wanted| unsafe { wanted.of_event_sets() });
+        // A thread that is cancelled in the kernel leaves this frame as it is.
+        let asked = ManuallyDrop::new(asked);
         // SAFETY: arguments passed on unchanged, or with the time that is left.
         let result = unsafe { next::pselect(n, read, write, except, timeout, mask) };
         // SAFETY: as above.
-        if result <= 0 || !asked.is_some_and(|asked| unsafe { asked.begin_again() }) {
+        let is_again = |asked: AskedBefore<'_>| result > 0 && unsafe { asked.begin_again() };
+        if !ManuallyDrop::into_inner(asked).is_some_and(is_again) {
             break result;
         }
         if let (Ok(Some(limit)), Some(began)) = (limit, began) {
