@@ -68,8 +68,8 @@ pub(crate) struct EventSet {
     /// Members whose streams have found their peers since the last wait.
     found: Mutex<Vec<u32>>,
     has_found: AtomicBool,
-    /// The kernel alone serves the set, or is to serve it as soon as it can: another process has the
-    /// set too, or a set that the library does not know.
+    /// The kernel alone serves the set, or is to serve it as soon as it can: another process has
+    /// the set too, or the library may not put its own sets between it and another.
     is_shared: AtomicBool,
     state: Mutex<State>,
 }

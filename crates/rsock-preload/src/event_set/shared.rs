@@ -37,15 +37,16 @@ enum Nested {
 pub(crate) fn keep_on_tcp(set: &'static EventSet) -> Vec<StayingMember> {
     let _section = Section::enter();
     set.is_shared.store(true, Ordering::Relaxed);
-    let mut state = set.lock();
-    state.forget_deleted(set);
-    state
-        .members
-        .all()
-        .map(|(_, member)| {
-            member.set.map_or(StayingMember::Stream(member.fd), |of| StayingMember::Set(of.set))
-        })
-        .collect()
+    let members = guard::call_core(|| {
+        let mut state = set.lock();
+        state.forget_deleted(set);
+        let all = state.members.all().map(|(_, member)| match member.set {
+            Some(of_member) => StayingMember::Set(of_member.set),
+            None => StayingMember::Stream(member.fd),
+        });
+        Ok(all.collect())
+    });
+    members.unwrap_or_default()
 }
 
 /// Lets the members of `set` that the kernel alone can serve by now go back into the kernel's set.
@@ -103,19 +104,18 @@ pub(crate) fn is_in(set: &'static EventSet, outer: &'static EventSet) -> bool {
 /// once. Then the set is the kernel's alone for both processes.
 pub(crate) fn settle_before_fork() {
     let _section = Section::enter();
-    let all = all_sets();
-    let mut leaving: Vec<Handle> = Vec::new();
-    for set in &all {
-        let was_shared = set.is_shared.swap(true, Ordering::Relaxed);
-        let mut state = set.lock();
-        state.forget_deleted(set);
-        // What had not left the ring by the last fork may stay there for long.
-        if !was_shared {
-            let streams = state.members.all().filter(|(_, member)| member.ring.is_some());
-            leaving.extend(streams.filter_map(|(_, member)| stream_of(member.fd)));
-        }
-    }
     let _ = guard::call_core(|| {
+        let mut leaving: Vec<Handle> = Vec::new();
+        for set in all_sets() {
+            let was_shared = set.is_shared.swap(true, Ordering::Relaxed);
+            let mut state = set.lock();
+            state.forget_deleted(set);
+            // What had not left the ring by the last fork may stay there for long.
+            if !was_shared {
+                let streams = state.members.all().filter(|(_, member)| member.ring.is_some());
+                leaving.extend(streams.filter_map(|(_, member)| stream_of(member.fd)));
+            }
+        }
         let streams = leaving.iter().filter_map(|handle| match handle.stream() {
             StreamRef::Accelerated(stream) => Some((stream, handle.fd())),
             StreamRef::Native(_) => None,
@@ -123,7 +123,6 @@ pub(crate) fn settle_before_fork() {
         await_leave(&streams.collect::<Vec<_>>());
         Ok(())
     });
-    drop(leaving);
     settle_all();
 }
 
