@@ -63,7 +63,7 @@ enum Pin {
 }
 
 fn at_most_64() -> RangedI64ValueParser<u32> {
-    RangedI64ValueParser::new().range(..=64)
+    RangedI64ValueParser::new().range(0..=64)
 }
 
 /// Where rsock is while connections stay on TCP.

@@ -121,13 +121,16 @@ pub(crate) struct Load<'a> {
     pub(crate) check: &'a dyn Fn(&str, u32),
 }
 
+/// Many times what a load needs: most of them begin with half a second.
+const LIMIT: Duration = Duration::from_secs(600);
+
 /// How many steps a client has.
 const STEPS: u32 = 4;
 
 impl Load<'_> {
     /// In all mixed pairs; with the library in both ends until a connection of both has left TCP.
     pub(crate) fn leaves_tcp<S: Servers>(&self, mut services: impl FnMut(u16, bool) -> S) {
-        let _watchdog = Watchdog::new(Duration::from_secs(240));
+        let _watchdog = Watchdog::new(LIMIT);
         for (server, client) in MIXED {
             let is_expected = server && client;
             let n_steps = if is_expected { STEPS } else { 1 };
@@ -149,7 +152,7 @@ impl Load<'_> {
 
     /// In all mixed pairs, without a byte on the ring: its connections end too soon for that.
     pub(crate) fn stays_on_tcp<S: Servers>(&self, mut services: impl FnMut(u16, bool) -> S) {
-        let _watchdog = Watchdog::new(Duration::from_secs(240));
+        let _watchdog = Watchdog::new(LIMIT);
         for (server, client) in MIXED {
             let port = free_port();
             let running = services(port, server);
@@ -200,7 +203,7 @@ fn with_children(mut ids: Vec<u32>) -> Vec<u32> {
 /// Runs the script's client `part` against services that `start` starts, at a port, in all mixed
 /// pairs.
 pub(crate) fn serves<S>(part: &str, mut services: impl FnMut(u16, bool) -> S) {
-    let _watchdog = Watchdog::new(Duration::from_secs(240));
+    let _watchdog = Watchdog::new(LIMIT);
     for (server, client) in MIXED {
         // Longer and longer, until a connection leaves TCP.
         for seconds in [0, 2, 8, 32] {
