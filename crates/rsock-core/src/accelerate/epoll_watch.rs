@@ -17,6 +17,7 @@ use crate::engine::spin_on;
 use crate::interrupt::Section;
 use crate::sys;
 use rsock_proto::event_set::{Events, News, ReadinessSnapshot};
+use rsock_proto::switch::DirectionSwitch;
 use rsock_verbs::Error;
 use rsock_verbs::soft::{ReadyNumber, SoftReadySet};
 use rustix::event::PollFlags;
@@ -273,7 +274,9 @@ impl AcceleratedStream {
         // On one host the kernel tells of an end a moment after the ring, and whether it is a
         // reset.
         let is_local = self.has_local_path();
-        let ended = ended_on_tcp || !is_local && has_ended();
+        // Between hosts the ring's end is that of the stream as long as the receiver reads there: a
+        // ring that has failed ends too, and the stream may go on over TCP.
+        let ended = ended_on_tcp || !is_local && has_ended() && self.is_receiving_on_ring();
         let is_end_alone = is_local
             && !ended_on_tcp
             && state.ring.is_some()
@@ -346,6 +349,12 @@ impl AcceleratedStream {
     fn is_end_pending(&self) -> bool {
         let is_remote = |path: &&Path| path.is_remote() && !path.has_eof();
         self.path().filter(is_remote).is_some() && !self.has(FLAG_BROKEN)
+    }
+
+    /// Whether the next byte comes from the ring.
+    fn is_receiving_on_ring(&self) -> bool {
+        let _section = Section::enter();
+        self.dirs.rx.0.lock().switch.is_on_ring()
     }
 
     /// Bytes that have arrived on the ring so far, which wraps.
