@@ -7,7 +7,7 @@
 //! checks again. When nothing has come for as long as usually helps, it arms their doorbells and
 //! sleeps.
 //!
-//! Where polling does not help, or other processes want the CPUs (`cpu_contention`), a wait arms
+//! Where polling does not help, or other processes want the CPUs (`CpuContention`), a wait arms
 //! its doorbell at once. For each of many streams that costs a ring and a wake-up, and it costs
 //! fewer if the streams sleep and wake together: the first that is rung brings back all that were
 //! armed with it, and what comes for those meanwhile needs no ring. They are polled for a few
@@ -17,9 +17,9 @@
 //! drop of its future wakes the tasks, too); the driver never blocks, and never wakes a task while
 //! it holds its lock.
 
-use crate::cpu_contention::CPU_CONTENTION;
 use crate::spin_budget::SpinBudget;
 use crate::waiter::Waiter;
+use rsock_core::engine::cpu_contention::CPU_CONTENTION;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

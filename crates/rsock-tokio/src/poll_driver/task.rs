@@ -2,8 +2,8 @@
 //! and arms the doorbells of all when nothing comes.
 
 use super::{BRIEF, DRIVERS, PollDriver, nanos};
-use crate::cpu_contention::{self, CPU_CONTENTION, ThreadTime};
 use crate::waiter::Waiter;
+use rsock_core::engine::cpu_contention::{self, CPU_CONTENTION, ThreadTime};
 use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
@@ -174,7 +174,7 @@ impl DriverTask {
     }
 
     fn report_contention(&mut self) {
-        CPU_CONTENTION.report(Instant::now());
+        CPU_CONTENTION.report();
         self.thread_time = None;
         self.driver.is_brief.store(true, Ordering::Relaxed);
         self.driver.limit_ns.store(nanos(BRIEF), Ordering::Relaxed);
