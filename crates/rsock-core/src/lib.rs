@@ -30,3 +30,4 @@ mod sync;
 mod sys;
 
 pub use doorbell::Doorbell;
+pub use rsock_verbs::soft::{ReadyNumber, SoftReadySet};

@@ -1,5 +1,6 @@
 //! A module for each algorithm, which includes the file that it explores.
 
+mod announced_wait;
 mod claim;
 mod epoll_wait;
 mod event_count;

@@ -7,8 +7,8 @@
 
 #![allow(unsafe_code, reason = "the registration trusts the type to keep its descriptor")]
 
-use rsock_core::Doorbell;
 use rsock_core::rsocket::WaitSet;
+use rsock_core::{Doorbell, SoftReadySet};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use tokio::io::Interest;
@@ -18,6 +18,7 @@ use tokio::io::unix::AsyncFd;
 pub(crate) trait OwnsFd: AsRawFd {}
 
 impl OwnsFd for Doorbell {}
+impl OwnsFd for SoftReadySet {}
 impl OwnsFd for WaitSet {}
 impl OwnsFd for OwnedFd {}
 

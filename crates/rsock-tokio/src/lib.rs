@@ -96,7 +96,6 @@ mod async_fd;
 #[cfg(feature = "axum")]
 mod axum;
 mod builder;
-mod cpu_contention;
 mod datagram;
 #[cfg(feature = "hyper")]
 mod hyper;

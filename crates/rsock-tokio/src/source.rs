@@ -4,10 +4,10 @@
 //! Below `waiter`. Each call is one of `rsock_core`'s; `waiter` keeps the order that they require:
 //! take a mark, try, arm.
 
-use rsock_core::Doorbell;
 use rsock_core::accelerate::{self, AcceleratedStream};
 use rsock_core::datagram::Datagram;
 use rsock_core::rsocket::Socket;
+use rsock_core::{Doorbell, ReadyNumber, SoftReadySet};
 use std::io;
 use std::sync::Arc;
 
@@ -91,9 +91,42 @@ impl Source {
         }
     }
 
-    /// Whether arming and disarming `bell`, one of this source's, only writes memory.
-    pub(crate) fn is_cheap_to_arm(&self, bell: &Doorbell) -> bool {
-        bell.is_soft() && !matches!(self, Self::Datagram(_))
+    /// Gives the source a place in `set`, so that [`Self::announce`] replaces its doorbells. `None`
+    /// if its device cannot announce it, or if another set has it.
+    pub(crate) fn join_set(&self, set: &SoftReadySet) -> Option<ReadyNumber> {
+        match self {
+            Self::Accelerated(stream) => stream.join_set(set),
+            Self::Rsockets(socket) => socket.join_set(set),
+            Self::Datagram(_) => None,
+        }
+    }
+
+    /// Gives up the place that [`Self::join_set`] returned.
+    pub(crate) fn leave_set(&self, set: &SoftReadySet, number: ReadyNumber) {
+        match self {
+            Self::Accelerated(stream) => stream.leave_set(set, number),
+            Self::Rsockets(socket) => socket.leave_set(set, number),
+            Self::Datagram(_) => {}
+        }
+    }
+
+    /// Has the set told of what happens after `mark`. False, and nothing is armed, if something has
+    /// happened already.
+    pub(crate) fn announce(&self, mark: Mark) -> bool {
+        match self {
+            Self::Accelerated(stream) => stream.announce(accelerate::Mark::from_bits(mark.0)),
+            Self::Rsockets(socket) => socket.announce(low(mark)),
+            Self::Datagram(_) => false,
+        }
+    }
+
+    /// Undoes a [`Self::announce`] that returned true. One announcement may still come.
+    pub(crate) fn stop_announcing(&self) {
+        match self {
+            Self::Accelerated(stream) => stream.stop_announcing(),
+            Self::Rsockets(socket) => socket.stop_announcing(),
+            Self::Datagram(_) => {}
+        }
     }
 
     /// Asks the peer to ring `bell`. False, and nothing is armed, if something has happened since

@@ -2,7 +2,8 @@
 //! doorbells and timers that wake them.
 //!
 //! Above `wakers`, below `waiting`. A wait for the source is in one of two states: *polled* by the
-//! poll driver, or *armed*, so that the peer rings the doorbell (`wait_state`).
+//! poll driver, or *armed*, so that the peer announces the stream to the driver or, if its source
+//! cannot be announced, rings a doorbell (`wait_state`).
 
 mod wait_state;
 
@@ -11,10 +12,10 @@ use crate::poll_driver::PollDriver;
 use crate::source::{Mark, Source};
 use crate::timer::Timer;
 use crate::wakers::{WakerKey, Wakers};
-use rsock_core::Doorbell;
+use rsock_core::{Doorbell, ReadyNumber};
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
@@ -25,6 +26,7 @@ use wait_state::{Notifier, WaitState};
 #[derive(Debug)]
 pub(crate) struct Waiter {
     pub(crate) source: Source,
+    pub(crate) this: Weak<Self>,
     pub(crate) wakers: Arc<Wakers>,
     /// Wakes all of `wakers`.
     waker: Waker,
@@ -34,6 +36,12 @@ pub(crate) struct Waiter {
     retry_timer: OnceLock<Timer>,
     keepalive_timer: OnceLock<Timer>,
     state: WaitState,
+    /// The number under which it is announced to the driver; `None` in it if it cannot be.
+    place: OnceLock<Option<ReadyNumber>>,
+    /// Whether that is armed, not a doorbell, and what the driver counts its wait by. Changed under
+    /// the lock of `state`.
+    is_announced: AtomicBool,
+    wait_began: AtomicU32,
     /// Queues of the source as of the last try.
     n_queues: AtomicUsize,
     driver: OnceLock<Arc<PollDriver>>,
@@ -46,14 +54,18 @@ impl Waiter {
     /// Must be called inside a runtime.
     pub(crate) fn new(source: Source, spin: Duration) -> Arc<Self> {
         let wakers = Arc::new(Wakers::default());
-        Arc::new(Self {
+        Arc::new_cyclic(|this| Self {
             source,
+            this: this.clone(),
             waker: Waker::from(Arc::clone(&wakers)),
             wakers,
             doorbells: Default::default(),
             retry_timer: OnceLock::new(),
             keepalive_timer: OnceLock::new(),
             state: WaitState::new(),
+            place: OnceLock::new(),
+            is_announced: AtomicBool::new(false),
+            wait_began: AtomicU32::new(0),
             n_queues: AtomicUsize::new(0),
             driver: OnceLock::new(),
             runtime: Handle::current(),
@@ -144,7 +156,7 @@ impl Waiter {
     }
 
     fn driver(&self) -> &Arc<PollDriver> {
-        self.driver.get_or_init(|| PollDriver::join(&self.runtime))
+        self.driver.get_or_init(|| PollDriver::of(&self.runtime))
     }
 
     /// For the driver: whether there is a reason to wake the tasks, or none to go on polling.
@@ -157,26 +169,48 @@ impl Waiter {
         self.state.release(self);
     }
 
-    /// For the driver: ends polling and arms the doorbell.
+    /// For the driver: ends polling and arms the announcement or the doorbell.
     pub(crate) fn arm_instead_of_polling(&self) {
         self.state.arm_instead_of_polling(self);
     }
 
-    /// For the driver: disarms the doorbell and begins polling. False if the stream does not wait
-    /// for its doorbell any more.
-    pub(crate) fn poll_instead_of_doorbell(&self) -> bool {
-        self.state.poll_instead_of_doorbell(self)
+    /// For the driver: the peer has announced the stream. Whether a task waited for that.
+    pub(crate) fn on_announcement(&self) -> bool {
+        self.state.on_announcement(self)
     }
 
-    /// For the driver: whether the doorbells may be armed and disarmed often.
-    pub(crate) fn is_cheap_to_arm(&self) -> bool {
-        let mut bells = self.doorbells.iter().filter_map(OnceLock::get);
-        bells.all(|bell| self.source.is_cheap_to_arm(bell.get_ref()))
+    /// Whether the driver may learn of the source's events without checking it.
+    pub(crate) fn may_be_announced(&self) -> bool {
+        self.place.get().is_none_or(Option::is_some)
+    }
+
+    /// Arms the announcement, if the source can be announced and the driver lives; `None`
+    /// otherwise.
+    fn announce(&self, mark: u64, is_armed: &mut bool) -> Option<Poll<io::Result<()>>> {
+        let driver = self.driver();
+        (*self.place.get_or_init(|| driver.join_set(self)))?;
+        if !self.source.announce(Mark::from_bits(mark)) {
+            return Some(Poll::Ready(Ok(())));
+        }
+        if driver.has_ended() {
+            self.source.stop_announcing();
+            return None;
+        }
+        if !self.spin.is_zero() {
+            self.wait_began.store(driver.begin_wait(), Ordering::Relaxed);
+        }
+        self.is_announced.store(true, Ordering::Relaxed);
+        *is_armed = true;
+        Some(Poll::Pending)
     }
 
     /// The stream has been dropped: no task waits for it any more.
     pub(crate) fn close(&self) {
         self.state.close(self);
+        // Nothing is armed from here on.
+        if let (Some(driver), Some(Some(number))) = (self.driver.get(), self.place.get()) {
+            driver.leave_set(self, *number);
+        }
     }
 }
 
@@ -192,6 +226,9 @@ impl Notifier for Waiter {
     }
 
     fn arm(&self, mark: u64, is_armed: &mut bool) -> Poll<io::Result<()>> {
+        if let Some(armed) = self.announce(mark, is_armed) {
+            return armed;
+        }
         for n in 0..Source::DOORBELLS {
             let Some(bell) = self.doorbell(n)? else { continue };
             if !self.source.arm(bell.get_ref(), Mark::from_bits(mark)) {
@@ -211,6 +248,15 @@ impl Notifier for Waiter {
     }
 
     fn disarm(&self) {
+        if self.is_announced.swap(false, Ordering::Relaxed) {
+            self.source.stop_announcing();
+            if !self.spin.is_zero()
+                && let Some(driver) = self.driver.get()
+            {
+                driver.end_wait(self.wait_began.load(Ordering::Relaxed));
+            }
+            return;
+        }
         for bell in self.doorbells.iter().filter_map(OnceLock::get) {
             self.source.disarm(bell.get_ref());
             // If it rang, take the ring: one that lies untaken in the kernel counts against what
@@ -227,21 +273,12 @@ impl Notifier for Waiter {
     }
 }
 
-impl Drop for Waiter {
-    fn drop(&mut self) {
-        if let Some(driver) = self.driver.get() {
-            driver.leave();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::waiting::Waitable;
-    use crate::{Builder, Listener, Stream};
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    use std::sync::Weak;
+    use crate::{Builder, Listener, Stream, Transport, rsockets};
+    use rsock_core::SoftReadySet;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::runtime::Runtime;
     use tokio::task::{JoinHandle, yield_now};
@@ -268,7 +305,7 @@ mod tests {
     }
 
     /// Waits for a byte in a task of its own.
-    fn reader(mut stream: Stream) -> (Weak<Waiter>, JoinHandle<io::Result<u8>>) {
+    fn reader<T: Transport>(mut stream: Stream<T>) -> (Weak<Waiter>, JoinHandle<io::Result<u8>>) {
         let waiter = stream.waiter().map(Arc::downgrade).expect("a waiter");
         (waiter, tokio::spawn(async move { stream.read_u8().await }))
     }
@@ -279,48 +316,99 @@ mod tests {
         }
     }
 
-    fn rings(waiter: &Waiter) -> bool {
-        let bell = waiter.doorbells[0].get().expect("a doorbell");
-        let mut fds = [PollFd::new(bell.get_ref(), PollFlags::IN)];
-        poll(&mut fds, Some(&Timespec::default())).expect("poll") == 1
+    fn is_announced(waiter: &Waiter) -> bool {
+        waiter.is_announced.load(Ordering::Relaxed) && waiter.doorbells[0].get().is_none()
+    }
+
+    async fn rsockets_pair() -> (rsockets::Stream, rsockets::Stream) {
+        let settings = rsockets::Builder::new().spin(Duration::ZERO);
+        let listener = settings.bind("127.0.0.1:0").await.expect("bind");
+        let connecting = settings.connect(listener.local_addr().expect("an address"));
+        let (client, server) = tokio::join!(connecting, listener.accept());
+        (client.expect("connect"), server.expect("accept").0)
     }
 
     #[test]
-    fn polling_replaces_an_armed_doorbell() {
+    fn an_announced_stream_wakes_its_task_again_and_again_without_a_doorbell() {
         runtime().block_on(async {
-            let (mut client, server) = pair().await;
-            let (waiter, task) = reader(server);
-            let waiter = waiter.upgrade().expect("a waiter");
-            is_armed(&waiter).await;
-            assert!(waiter.is_cheap_to_arm() && !waiter.is_due());
-            assert!(waiter.poll_instead_of_doorbell());
-            assert!(!waiter.poll_instead_of_doorbell(), "it is polled already");
-            client.write_u8(5).await.expect("write");
-            assert!(waiter.is_due());
-            assert!(!rings(&waiter), "the doorbell is not armed");
-            waiter.release();
-            assert_eq!(task.await.expect("a task").expect("a byte"), 5);
+            let (mut client, mut server) = pair().await;
+            for i in 0..50 {
+                let waiter = server.waiter().map(Arc::downgrade).expect("a waiter");
+                let task = tokio::spawn(async move { (server.read_u8().await, server) });
+                let waiter = waiter.upgrade().expect("a waiter");
+                is_armed(&waiter).await;
+                assert!(is_announced(&waiter));
+                client.write_u8(i).await.expect("write");
+                let (byte, stream) = task.await.expect("a task");
+                assert_eq!(byte.expect("a byte"), i);
+                server = stream;
+            }
         });
     }
 
     #[test]
-    fn polling_finds_what_came_while_the_doorbell_was_armed() {
+    fn a_stream_that_another_set_watches_has_a_doorbell() {
         runtime().block_on(async {
-            let (mut client, server) = pair().await;
+            let (mut client, server) = rsockets_pair().await;
+            let set = SoftReadySet::new().expect("a set");
+            let source = server.waiter().map(|waiter| waiter.source.clone()).expect("a source");
+            source.join_set(&set).expect("a place");
             let (waiter, task) = reader(server);
             let waiter = waiter.upgrade().expect("a waiter");
             is_armed(&waiter).await;
-            client.write_u8(6).await.expect("write");
-            assert!(rings(&waiter));
-            assert!(waiter.poll_instead_of_doorbell());
-            assert!(waiter.is_due());
-            waiter.arm_instead_of_polling();
-            assert_eq!(task.await.expect("a task").expect("a byte"), 6);
+            assert!(!is_announced(&waiter) && waiter.doorbells[0].get().is_some());
+            client.write_u8(7).await.expect("write");
+            assert_eq!(task.await.expect("a task").expect("a byte"), 7);
         });
     }
 
     #[test]
-    fn many_streams_sleep_and_wake_together_and_are_dropped_when_they_end() {
+    fn a_stream_that_moves_to_another_runtime_is_announced_to_its_driver() {
+        let first = runtime();
+        let (client, server) = first.block_on(rsockets_pair());
+        let waiter = server.waiter().map(Arc::downgrade).expect("a waiter");
+        let (first_task, server) = first.block_on(async move {
+            let mut server = server;
+            let is_waiting = tokio::select! {
+                biased;
+                byte = server.read_u8() => byte.is_err(),
+                () = yield_now() => true,
+            };
+            (is_waiting, server)
+        });
+        assert!(first_task && waiter.upgrade().is_some_and(|of| of.place.get().is_some()));
+        let socket = server.into_blocking();
+        runtime().block_on(async {
+            let server = rsockets::Stream::from_connected(socket, Duration::ZERO).expect("here");
+            let (waiter, task) = reader(server);
+            let waiter = waiter.upgrade().expect("a waiter");
+            is_armed(&waiter).await;
+            assert!(is_announced(&waiter));
+            let sent = client.try_write(&[9]).expect("room");
+            assert_eq!((sent, task.await.expect("a task").expect("a byte")), (1, 9));
+        });
+    }
+
+    #[test]
+    fn a_task_that_waits_in_another_runtime_is_woken_when_the_stream_s_own_ends() {
+        let own = runtime();
+        let (_client, server) = own.block_on(pair());
+        let other = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build();
+        let other = other.expect("descriptors for a runtime");
+        let (waiter, task) = {
+            let waiter = server.waiter().map(Arc::downgrade).expect("a waiter");
+            let mut server = server;
+            (waiter, other.spawn(async move { server.read_u8().await }))
+        };
+        let waiter = waiter.upgrade().expect("a waiter");
+        other.block_on(is_armed(&waiter));
+        assert!(is_announced(&waiter));
+        drop(own);
+        assert!(other.block_on(task).expect("a task").is_err(), "no runtime watches its socket");
+    }
+
+    #[test]
+    fn many_streams_share_the_doorbell_of_the_driver_and_are_dropped_when_they_end() {
         const STREAMS: usize = 16;
         runtime().block_on(async {
             let mut waiting = Vec::new();
@@ -330,7 +418,9 @@ mod tests {
                 waiting.push((client, waiter, task));
             }
             for (_, waiter, _) in &waiting {
-                is_armed(&waiter.upgrade().expect("a waiter")).await;
+                let waiter = waiter.upgrade().expect("a waiter");
+                is_armed(&waiter).await;
+                assert!(is_announced(&waiter));
             }
             let (mut first, _, task) = waiting.swap_remove(0);
             first.write_u8(1).await.expect("write");

@@ -6,8 +6,12 @@
 //! wait. If `arm` returns `false`, something came meanwhile: try again. Disarm before trying again,
 //! or the progress of the try itself rings the doorbell.
 //!
-//! Every waiter must have the doorbell once [`AcceleratedStream::has_path`]: a receive invites the
-//! peer to the ring from then on, and the socket does not show what comes there.
+//! An event loop with many streams has one ready set for all that are in shared memory, in place of
+//! a doorbell for each ([`AcceleratedStream::join_set`]). The order is the same.
+//!
+//! Every waiter must have the doorbell, or a place in such a set, once
+//! [`AcceleratedStream::has_path`]: a receive invites the peer to the ring from then on, and the
+//! socket does not show what comes there.
 
 use crate::Doorbell;
 use crate::accelerate::path::Path;
@@ -16,6 +20,7 @@ use crate::accelerate::state::FLAG_BROKEN;
 use crate::accelerate::{AcceleratedStream, PATIENCE};
 use crate::interrupt::Section;
 use rsock_proto::switch::DirectionSwitch;
+use rsock_verbs::soft::{ReadyNumber, SoftReadySet};
 use std::io;
 use std::time::Duration;
 
@@ -100,6 +105,43 @@ impl AcceleratedStream {
         if let Some(path) = self.path() {
             let _section = Section::enter();
             path.disarm(bell);
+        }
+    }
+
+    /// Gives the stream a place in `set`, once it [has a path](Self::has_path). `None` if it cannot
+    /// be announced, or to another set: then it needs a doorbell.
+    #[must_use]
+    pub fn join_set(&self, set: &SoftReadySet) -> Option<ReadyNumber> {
+        let stream = self.path()?.soft()?;
+        let _section = Section::enter();
+        stream.join_set(set)
+    }
+
+    /// Gives up the place that [`Self::join_set`] returned.
+    pub fn leave_set(&self, set: &SoftReadySet, number: ReadyNumber) {
+        if let Some(stream) = self.path().and_then(Path::soft) {
+            let _section = Section::enter();
+            stream.leave_set(set, number);
+        }
+    }
+
+    /// Has the set that the stream has joined told of the next thing that comes on the ring after
+    /// `mark`, until [`Self::stop_announcing`]. Returns `false` with nothing armed if something has
+    /// come already.
+    #[must_use]
+    pub fn announce(&self, mark: Mark) -> bool {
+        let (Some(stream), Some(mark)) = (self.path().and_then(Path::soft), mark.0) else {
+            return false;
+        };
+        let _section = Section::enter();
+        stream.announce_to_waiter(mark)
+    }
+
+    /// Undoes an [`Self::announce`] that returned `true`. One announcement may still come.
+    pub fn stop_announcing(&self) {
+        if let Some(stream) = self.path().and_then(Path::soft) {
+            let _section = Section::enter();
+            stream.stop_announcing();
         }
     }
 

@@ -8,12 +8,14 @@
 
 use crate::Doorbell;
 use crate::doorbell::Kind;
+use crate::engine::QpStream;
 use crate::interrupt::Section;
 use crate::rsocket::any_device::{self, AnyConnection};
 use crate::rsocket::connection::WaitPolicy;
 use crate::rsocket::socket::Socket;
 use crate::sys;
 use rsock_verbs::Context;
+use rsock_verbs::soft::{ReadyNumber, Soft, SoftReadySet};
 use rustix::event::{PollFlags, epoll};
 use rustix::net::RecvFlags;
 use rustix::time::{
@@ -149,6 +151,43 @@ impl Socket {
         }
         self.disarm(bell);
         false
+    }
+
+    /// As [`crate::accelerate::AcceleratedStream::join_set`].
+    #[must_use]
+    pub fn join_set(&self, set: &SoftReadySet) -> Option<ReadyNumber> {
+        let _section = Section::enter();
+        self.soft_stream()?.join_set(set)
+    }
+
+    /// As [`crate::accelerate::AcceleratedStream::leave_set`].
+    pub fn leave_set(&self, set: &SoftReadySet, number: ReadyNumber) {
+        let _section = Section::enter();
+        if let Some(stream) = self.soft_stream() {
+            stream.leave_set(set, number);
+        }
+    }
+
+    /// As [`crate::accelerate::AcceleratedStream::announce`].
+    #[must_use]
+    pub fn announce(&self, mark: u32) -> bool {
+        let _section = Section::enter();
+        self.soft_stream().is_some_and(|stream| stream.announce_to_waiter(mark))
+    }
+
+    /// As [`crate::accelerate::AcceleratedStream::stop_announcing`].
+    pub fn stop_announcing(&self) {
+        let _section = Section::enter();
+        if let Some(stream) = self.soft_stream() {
+            stream.stop_announcing();
+        }
+    }
+
+    fn soft_stream(&self) -> Option<&QpStream<Soft>> {
+        match self.connection() {
+            Some(AnyConnection::Soft(e)) => Some(&e.stream),
+            _ => None,
+        }
     }
 
     /// For a task that waits: sends a keepalive probe if one is due, and returns after which time

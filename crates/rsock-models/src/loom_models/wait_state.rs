@@ -1,9 +1,9 @@
 //! Waits of Tokio tasks for a source of events: whether the poll driver polls it or the peer rings
-//! the doorbell, a task that waits is woken.
+//! the doorbell, a task that waits is woken. For peers that announce it see `announced_wait`.
 
 #[path = "../../../rsock-tokio/src/waiter/wait_state.rs"]
-#[expect(dead_code, reason = "the model uses some of it")]
-mod wait_state;
+#[expect(dead_code, reason = "the models use some of it")]
+pub(super) mod wait_state;
 
 use super::explore;
 use loom::sync::atomic::{AtomicU32, AtomicU64, fence};
@@ -89,9 +89,8 @@ impl Waiter {
         }
     }
 
-    /// The driver: polls what it was offered once, and then arms the doorbell; with `again` it
-    /// polls once more instead of the doorbell.
-    fn drive(&self, mut again: bool) {
+    /// The driver: polls what it was offered once, and then arms the doorbell.
+    fn drive(&self) {
         loop {
             let mut runtime = self.runtime.lock().expect("lock");
             while !runtime.is_offered && !runtime.is_over {
@@ -106,13 +105,6 @@ impl Waiter {
                 continue;
             }
             self.state.arm_instead_of_polling(self);
-            if std::mem::take(&mut again) && self.state.poll_instead_of_doorbell(self) {
-                if self.state.is_due(self) {
-                    self.state.release(self);
-                } else {
-                    self.state.arm_instead_of_polling(self);
-                }
-            }
         }
     }
 }
@@ -150,14 +142,14 @@ impl Notifier for Waiter {
     }
 }
 
-fn model(again: bool, messages: u64) {
+fn model(messages: u64) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(2);
     model.check(move || {
         let waiter = Waiter::new();
         let driver = {
             let waiter = Arc::clone(&waiter);
-            thread::spawn(move || waiter.drive(again))
+            thread::spawn(move || waiter.drive())
         };
         let peer = {
             let waiter = Arc::clone(&waiter);
@@ -171,17 +163,12 @@ fn model(again: bool, messages: u64) {
 
 #[test]
 fn a_task_is_woken_by_the_driver_or_by_its_doorbell() {
-    model(false, 1);
-}
-
-#[test]
-fn a_task_is_woken_when_the_driver_polls_instead_of_the_doorbell() {
-    model(true, 1);
+    model(1);
 }
 
 #[test]
 fn a_task_that_waits_again_is_woken_again() {
-    model(false, 2);
+    model(2);
 }
 
 /// A task that waits since an older mark, and one that comes later.

@@ -1,12 +1,12 @@
-//! The poll driver's task: checks the polled streams, wakes the tasks of those that have something,
-//! and arms the doorbells of all when nothing comes.
+//! The poll driver's task: checks the polled streams, takes the announced ones, wakes the tasks of
+//! those that have something, and arms all doorbells when nothing comes.
 
-use super::{BRIEF, DRIVERS, PollDriver, nanos};
-use crate::cpu_contention::{self, CPU_CONTENTION, ThreadTime};
+use super::{AnnouncedStreams, DRIVERS, PollDriver};
 use crate::waiter::Waiter;
+use rsock_core::engine::cpu_contention::{self, CPU_CONTENTION, ThreadTime};
 use std::pin::pin;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::runtime::RuntimeFlavor;
@@ -21,26 +21,11 @@ const YIELDS: u32 = 4;
 const OFFER_AFTER: Duration = Duration::from_micros(5);
 /// ...and if getting it back takes this long, another process wanted it.
 const TAKEN: Duration = Duration::from_micros(20);
-/// A stream for which nothing has come in so many wake-ups of others is left to its doorbell.
-const MAX_IDLE_ROUNDS: u8 = 8;
-
-/// A stream that the driver polls.
+/// A stream that the driver checks.
 #[derive(Debug)]
 struct Polled {
     waiter: Arc<Waiter>,
     since: Instant,
-    /// As in [`Armed`].
-    idle_rounds: u8,
-}
-
-/// A stream whose doorbell the driver has armed together with others, and that it polls again
-/// together with them.
-#[derive(Debug)]
-struct Armed {
-    /// Weak: the stream may be dropped before anything comes.
-    waiter: Weak<Waiter>,
-    /// How often it was polled again and nothing had come for it.
-    idle_rounds: u8,
 }
 
 /// See the module.
@@ -48,8 +33,8 @@ struct Armed {
 pub(super) struct DriverTask {
     driver: Arc<PollDriver>,
     polled: Vec<Polled>,
-    /// Those that were polled when the driver went to sleep.
-    armed: Vec<Armed>,
+    /// Whether the doorbell of the announced streams is armed.
+    is_armed: bool,
     last_sweep: Instant,
     last_turn: Instant,
     /// When something last came, or polling began.
@@ -65,7 +50,7 @@ impl DriverTask {
         Self {
             driver,
             polled: Vec::new(),
-            armed: Vec::new(),
+            is_armed: false,
             last_sweep: now,
             last_turn: now,
             idle_since: None,
@@ -77,6 +62,7 @@ impl DriverTask {
     /// One turn of the task; never ready.
     pub(super) fn run(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let now = Instant::now();
+        self.disarm();
         self.admit(now);
         let idle_since = *self.idle_since.get_or_insert(now);
         let gap = now.duration_since(std::mem::replace(&mut self.last_turn, now));
@@ -84,24 +70,21 @@ impl DriverTask {
             self.sweep(now, gap);
         }
         let limit = Duration::from_nanos(self.driver.limit_ns.load(Ordering::Relaxed).into());
-        let is_brief = self.driver.is_brief.load(Ordering::Relaxed);
-        if self.check_for_a_moment() {
-            if !is_brief {
+        if self.check_for_a_moment(limit) {
+            if !limit.is_zero() {
                 self.driver.driver_budget.record_success(idle_since.elapsed());
             }
             self.idle_since = None;
+            self.driver.renew_limit();
             return self.after_woken_tasks(cx);
         }
-        if self.polled.is_empty() {
-            return self.sleep(cx);
+        if limit.is_zero() || self.polled.is_empty() && self.driver.recent.number() == 0 {
+            return self.arm_and_sleep(cx);
         }
         let idle = idle_since.elapsed();
         let is_over = idle >= limit;
         if !is_over && idle < OFFER_AFTER {
             return self.after_everything(cx);
-        }
-        if is_brief {
-            return self.arm_and_sleep(cx);
         }
         let offered = Instant::now();
         for _ in 0..if is_over { YIELDS } else { 1 } {
@@ -132,31 +115,30 @@ impl DriverTask {
         self.arm_and_sleep(cx)
     }
 
-    /// Takes the new streams from the inbox; if there are any, polls the armed ones again, too.
-    fn admit(&mut self, now: Instant) {
-        let mut inbox = self.driver.inbox();
-        if inbox.new.is_empty() {
-            return;
+    /// After a sleep: announcements ring no doorbell from here on.
+    fn disarm(&mut self) {
+        if std::mem::replace(&mut self.is_armed, false)
+            && let Some(announced) = self.driver.announced.get()
+        {
+            announced.disarm();
         }
-        let polled = |waiter| Polled { waiter, since: now, idle_rounds: 0 };
-        self.polled.extend(inbox.new.drain(..).map(polled));
-        drop(inbox);
-        for Armed { waiter, idle_rounds } in self.armed.drain(..) {
-            if idle_rounds < MAX_IDLE_ROUNDS
-                && let Some(waiter) = waiter.upgrade()
-                && waiter.poll_instead_of_doorbell()
-            {
-                self.driver.n_polled.fetch_add(1, Ordering::Relaxed);
-                self.polled.push(Polled { waiter, since: now, idle_rounds: idle_rounds + 1 });
-            }
-        }
-        self.driver.n_armed.store(0, Ordering::Relaxed);
     }
 
-    /// Once in a while: leaves quiet streams to their doorbells, and finds out whether other
+    /// Takes the new streams from the inbox.
+    fn admit(&mut self, now: Instant) {
+        let mut inbox = self.driver.inbox();
+        // A place that is new now has its page before the doorbell is armed.
+        inbox.has_new_place = false;
+        self.polled.extend(inbox.new.drain(..).map(|waiter| Polled { waiter, since: now }));
+    }
+
+    /// Once in a while: arms quiet streams, which are checked no more, and finds out whether other
     /// processes want the CPU. The previous turn was `gap` ago.
     fn sweep(&mut self, now: Instant, gap: Duration) {
-        self.last_sweep = now;
+        self.driver.recent.advance();
+        if now.duration_since(std::mem::replace(&mut self.last_sweep, now)) >= 2 * QUIET {
+            self.driver.recent.advance();
+        }
         let time = ThreadTime::now(now);
         let before = self.thread_time.replace(time);
         // A shorter loss is the peer sharing this CPU for a moment; a gap without one is tasks that
@@ -174,16 +156,17 @@ impl DriverTask {
     }
 
     fn report_contention(&mut self) {
-        CPU_CONTENTION.report(Instant::now());
+        CPU_CONTENTION.report();
         self.thread_time = None;
-        self.driver.is_brief.store(true, Ordering::Relaxed);
-        self.driver.limit_ns.store(nanos(BRIEF), Ordering::Relaxed);
+        self.driver.limit_ns.store(0, Ordering::Relaxed);
     }
 
-    /// Checks the streams several times, until something has come. Whether something has.
-    fn check_for_a_moment(&mut self) -> bool {
+    /// Checks the streams several times, unless `limit` is zero, until something has come. Whether
+    /// something has.
+    fn check_for_a_moment(&mut self, limit: Duration) -> bool {
         let n = u32::try_from(self.polled.len().max(1)).unwrap_or(CHECKS);
-        for _ in 0..(CHECKS / n).max(1) {
+        let times = if limit.is_zero() { 1 } else { (CHECKS / n).max(1) };
+        for _ in 0..times {
             if self.check_once() {
                 return true;
             }
@@ -192,14 +175,22 @@ impl DriverTask {
         false
     }
 
-    /// Checks each stream once.
+    /// Checks each stream once, and takes what is announced. Whether tasks were woken.
     fn check_once(&mut self) -> bool {
         let before = self.polled.len();
         for polled in self.polled.extract_if(.., |polled| polled.waiter.is_due()) {
             self.driver.n_polled.fetch_sub(1, Ordering::Relaxed);
             polled.waiter.release();
         }
-        self.polled.len() != before
+        let mut any = self.polled.len() != before;
+        if let Some(announced) = self.driver.announced.get()
+            && announced.has_any()
+        {
+            for waiter in announced.take() {
+                any |= waiter.on_announcement();
+            }
+        }
+        any
     }
 
     /// The next turn comes after the tasks that were just woken.
@@ -220,36 +211,36 @@ impl DriverTask {
         Poll::Pending
     }
 
-    /// Nothing is polled: sleeps until a stream is offered.
-    fn sleep(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Nothing has come: arms all that is polled, and sleeps until something is announced or a
+    /// stream is offered.
+    fn arm_and_sleep(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        for Polled { waiter, .. } in self.polled.drain(..) {
+            self.driver.n_polled.fetch_sub(1, Ordering::Relaxed);
+            waiter.arm_instead_of_polling();
+        }
         (self.idle_since, self.thread_time) = (None, None);
+        if let Some(announced) = self.driver.announced.get() {
+            self.is_armed = true;
+            if !announced.arm(cx) {
+                return self.after_woken_tasks(cx);
+            }
+        }
         let mut inbox = self.driver.inbox();
-        if inbox.new.is_empty() {
+        if inbox.new.is_empty() && !inbox.has_new_place {
+            self.driver.limit_ns.store(0, Ordering::Relaxed);
             inbox.sleeper = Some(cx.waker().clone());
             return Poll::Pending;
         }
         drop(inbox);
         self.after_everything(cx)
     }
-
-    /// Nothing has come: arms all doorbells, and sleeps until one rings.
-    fn arm_and_sleep(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        for Polled { waiter, idle_rounds, .. } in self.polled.drain(..) {
-            self.driver.n_polled.fetch_sub(1, Ordering::Relaxed);
-            waiter.arm_instead_of_polling();
-            if waiter.is_cheap_to_arm() {
-                self.armed.push(Armed { waiter: Arc::downgrade(&waiter), idle_rounds });
-            }
-        }
-        self.driver.n_armed.store(self.armed.len(), Ordering::Relaxed);
-        self.sleep(cx)
-    }
 }
 
 impl Drop for DriverTask {
     fn drop(&mut self) {
         let mut inbox = self.driver.inbox();
-        inbox.is_over = true;
+        // SYNC: before the wakers are emptied below. Pairs with the Acquire in `has_ended`.
+        self.driver.is_over.store(true, Ordering::Release);
         inbox.sleeper = None;
         let new = std::mem::take(&mut inbox.new);
         drop(inbox);
@@ -259,6 +250,9 @@ impl Drop for DriverTask {
         // The runtime ends: tasks that still wait learn that from their descriptors.
         for waiter in self.polled.drain(..).map(|polled| polled.waiter).chain(new) {
             waiter.release();
+        }
+        for waiter in self.driver.announced.get().map(AnnouncedStreams::all).unwrap_or_default() {
+            waiter.wakers.wake_all();
         }
     }
 }

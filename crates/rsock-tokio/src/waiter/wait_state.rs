@@ -1,5 +1,5 @@
 //! The state of a stream's wait: *polled* by the poll driver, or *armed*, so that the peer rings
-//! the doorbell.
+//! the stream's doorbell or announces the stream to the driver.
 //!
 //! INVARIANT: while a task is in the wakers and the source is open, one of the two holds, or the
 //! wakers have been woken since. rsock-models runs this file under loom.
@@ -18,8 +18,8 @@ pub(crate) trait Notifier {
     fn has_changed(&self, mark: u64) -> bool;
     /// Whether anything can come through the source.
     fn is_open(&self) -> bool;
-    /// Arms each doorbell, and sets `is_armed` when one is. Ready if something has happened since
-    /// `mark`, or may have.
+    /// Arms the announcement or each doorbell, and sets `is_armed` when one is. Ready if something
+    /// has happened since `mark`, or may have.
     fn arm(&self, mark: u64, is_armed: &mut bool) -> Poll<Result<(), Self::Error>>;
     /// Disarms what [`Self::arm`] has armed.
     fn disarm(&self);
@@ -52,7 +52,7 @@ impl WaitState {
         }
     }
 
-    /// The lock, which guards whether a doorbell is armed.
+    /// The lock, which guards whether anything is armed.
     pub(crate) fn lock(&self) -> MutexGuard<'_, bool> {
         self.is_armed.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -142,7 +142,7 @@ impl WaitState {
         notifier.wake_all();
     }
 
-    /// For the driver: ends polling and arms the doorbell.
+    /// For the driver: ends polling and arms the announcement or the doorbell.
     pub(crate) fn arm_instead_of_polling(&self, notifier: &impl Notifier) {
         let mut is_armed = self.lock();
         self.is_polled.store(false, Ordering::Release);
@@ -157,17 +157,18 @@ impl WaitState {
         }
     }
 
-    /// For the driver: disarms the doorbell and begins polling. False if the stream does not wait
-    /// for its doorbell any more.
-    pub(crate) fn poll_instead_of_doorbell(&self, notifier: &impl Notifier) -> bool {
+    /// For the driver: the peer has announced the stream. Wakes the tasks that wait; false if that
+    /// is left over from an earlier wait.
+    pub(crate) fn on_announcement(&self, notifier: &impl Notifier) -> bool {
         let mut is_armed = self.lock();
-        let is_waiting = *is_armed && self.is_parked.load(Ordering::Acquire);
-        if !is_waiting || self.is_closed.load(Ordering::Acquire) {
+        if !*is_armed {
+            // A wait that arms after this sees what was announced as a change since its mark.
             return false;
         }
         disarm(notifier, &mut is_armed);
-        // What came while the doorbell was armed shows as a change since the mark.
-        self.is_polled.store(true, Ordering::Release);
+        drop(is_armed);
+        // Whatever their marks are: the task that armed last may have seen what was announced.
+        notifier.wake_all();
         true
     }
 

@@ -51,6 +51,17 @@ impl SoftCq {
     pub fn announce_next(&self) {
         self.waiters.announce_next();
     }
+
+    /// Undoes [`Self::announce_next`] for what this process itself makes ready.
+    pub fn announce_no_more(&self) {
+        self.waiters.announce_no_more();
+    }
+
+    /// Whether no other process uses this queue: a fork shares all that exist.
+    #[must_use]
+    pub fn is_unshared(&self) -> bool {
+        self.waiters.are_unshared()
+    }
 }
 
 impl CompletionQueue<Soft> for SoftCq {

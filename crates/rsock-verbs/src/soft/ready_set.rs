@@ -18,7 +18,7 @@ use super::wake::wake_sleepers;
 use crate::error::Error;
 use crate::sync::ready_set::{QUEUES, ReadySet};
 use crate::sync::waiter::{BELL, WaitLine};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Which of the watched completion queues have something new.
@@ -158,11 +158,11 @@ impl SoftReadySet {
         Ok(Self { pages: Arc::new(pages), bell: SoftBell::new()?, created: CreationStamp::now() })
     }
 
-    /// Has `cq` announced to this set, and to no other, from the next [`SoftCq::announce_next`] on.
+    /// Has `cq` announced to this set from the next [`SoftCq::announce_next`] on.
     ///
     /// # Errors
-    /// When the segment is full, when [`QUEUES`] are watched, or in a child that has inherited the
-    /// set.
+    /// When another set watches it, when the segment is full, when [`QUEUES`] are watched, or in a
+    /// child that has inherited the set.
     pub fn watch(&self, cq: &SoftCq) -> Result<ReadyNumber, Error> {
         if !self.created.is_this_process() {
             return Err(Error::Invalid("the ready set belongs to the parent process"));
@@ -176,7 +176,11 @@ impl SoftReadySet {
     }
 
     /// Ends [`Self::watch`]. A bit of `number` that is still set names the next queue that gets it.
+    /// Does nothing in a child that has inherited the set: the parent's watch goes on.
     pub fn unwatch(&self, cq: &SoftCq, number: ReadyNumber) {
+        if !self.created.is_this_process() {
+            return;
+        }
         let _ = cq.waiters().announce_to(None);
         lock(&self.pages.numbers).free.push(number.0);
     }
@@ -247,6 +251,12 @@ impl SoftReadySet {
 impl AsFd for SoftReadySet {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
+    }
+}
+
+impl AsRawFd for SoftReadySet {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }
 

@@ -116,6 +116,7 @@ pub(super) struct Waiters {
     first: OnceLock<Arc<OwnedWaitLine>>,
     more: Mutex<Vec<Arc<OwnedWaitLine>>>,
     announcing: Announcing,
+    created: CreationStamp,
     /// Length of `more`, or the length that it is about to have. While it is 0 the lock is not
     /// taken: a child forked while another thread held it would wait for ever.
     n_more: AtomicUsize,
@@ -143,6 +144,7 @@ impl Waiters {
             first: OnceLock::new(),
             more: Mutex::new(Vec::new()),
             announcing: Announcing::default(),
+            created: CreationStamp::now(),
             n_more: AtomicUsize::new(0),
         })
     }
@@ -220,8 +222,10 @@ impl Waiters {
     /// since it made something ready.
     #[inline]
     fn announce(&self) {
-        // SYNC(arm-ring): pairs with the fence in `announce_next`.
-        if self.announcing.is_armed.load(Ordering::Relaxed) {
+        if !self.created.is_this_process() {
+            self.announce_to_family();
+        } else if self.announcing.is_armed.load(Ordering::Relaxed) {
+            // SYNC(arm-ring): pairs with the fence in `announce_next`.
             self.announce_armed();
         }
     }
@@ -229,20 +233,37 @@ impl Waiters {
     #[cold]
     fn announce_armed(&self) {
         let to = self.announcing.lock();
-        // A child of a fork has a copy of the set that no thread waits for.
-        if let Some(to) = to.as_ref().filter(|to| to.by == family::process())
+        if let Some(to) = to.as_ref()
             && self.announcing.is_armed.swap(false, Ordering::AcqRel)
         {
             to.set.announce(to.number);
         }
     }
 
-    /// Has the queue announced to a ready set, under its number there, or to none.
+    /// In a child of the process that made the queue, where the parent's lock may never be freed:
+    /// announces it through the wait lines, which both have, as a peer does.
+    #[cold]
+    fn announce_to_family(&self) {
+        self.for_each(|owned| {
+            // SYNC(arm-ring): the caller's fence pairs with the one in `announce_next`.
+            let bits = owned.line().take();
+            if bits != 0 {
+                wake(owned.line(), bits, owned.link.own_segment());
+            }
+        });
+    }
+
+    /// Has the queue announced to a ready set, under its number there, or to none. A queue is
+    /// announced to one set at a time: the first one must have been left before the next.
     pub(super) fn announce_to(&self, to: Option<(&Arc<Pages>, ReadyNumber)>) -> Result<(), Error> {
         let lines = self.more();
         let all = || self.first.get().into_iter().chain(lines.iter());
         let mut announced = None;
         if let Some((set, number)) = to {
+            let is_current = |of: &Announced| of.by == family::process();
+            if self.announcing.lock().as_ref().is_some_and(is_current) {
+                return Err(Error::Invalid("another ready set watches the queue"));
+            }
             let pages: Result<Vec<_>, _> = all().map(|owned| set.page(&owned.link)).collect();
             let (set, by) = (Arc::clone(set), family::process());
             announced = Some(Announced { set, number, pages: pages?, by });
@@ -267,6 +288,17 @@ impl Waiters {
         });
         // SYNC(arm-ring): for a queue without wait lines. Pairs with the fence in `notify`.
         Native::fence();
+    }
+
+    /// Undoes [`Self::announce_next`] for what this process dispatches; what the peer publishes
+    /// next may still be announced.
+    pub(super) fn announce_no_more(&self) {
+        self.announcing.is_armed.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether no other process has these waiters, too.
+    pub(super) fn are_unshared(&self) -> bool {
+        self.created.is_unshared()
     }
 
     pub(super) fn epoch(&self) -> u32 {

@@ -1,6 +1,7 @@
 //! Waiting for a stream: spin, yield, sleep on descriptors.
 
 pub(super) mod coalesce;
+pub mod cpu_contention;
 pub(super) mod event_count;
 pub(super) mod spin;
 mod thread_bell;

@@ -5,7 +5,7 @@ use crate::conformance::Watchdog;
 use crate::soft::testing::linked_pair;
 use crate::soft::{Link, ReadyNumber, SoftContext, SoftReadySet};
 use crate::sync::ready_set::QUEUES;
-use crate::{Completion, CompletionQueue, QueuePair, SendFlags, WrId};
+use crate::{Completion, CompletionQueue, Error, QueuePair, SendFlags, WrId, family};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
@@ -117,6 +117,60 @@ fn what_another_thread_of_the_process_dispatches_is_announced() {
     assert!(set.arm());
     b.cq.wake_waiters();
     assert!(is_readable(&set, Some(&Timespec::default())));
+    assert_eq!(taken(&set), [number]);
+}
+
+#[test]
+fn a_queue_whose_announcement_is_called_off_is_not_announced_by_this_process() {
+    let _dog = Watchdog::new("ready set");
+    let (_a, b) = pair();
+    let set = SoftReadySet::new().expect("set");
+    set.watch(&b.cq).expect("watched");
+    b.cq.announce_next();
+    b.cq.announce_no_more();
+    b.cq.wake_waiters();
+    assert_eq!(taken(&set), []);
+}
+
+#[test]
+fn a_queue_is_announced_to_one_set_until_that_leaves_it() {
+    let _dog = Watchdog::new("ready set");
+    let (a, b) = pair();
+    let [first, second] = [(); 2].map(|()| SoftReadySet::new().expect("set"));
+    let number = first.watch(&b.cq).expect("watched");
+    assert!(matches!(second.watch(&b.cq), Err(Error::Invalid(_))));
+    b.cq.announce_next();
+    send(&a, &b);
+    assert_eq!((taken(&first), taken(&second)), (vec![number], vec![]));
+    first.unwatch(&b.cq, number);
+    second.watch(&b.cq).expect("watched");
+}
+
+#[test]
+fn what_a_forked_child_dispatches_is_announced_to_its_parent_whose_watch_it_cannot_end() {
+    let _dog = Watchdog::new("ready set");
+    let (a, b) = pair();
+    let set = SoftReadySet::new().expect("set");
+    let number = set.watch(&b.cq).expect("watched");
+    assert!(b.cq.is_unshared());
+    b.cq.announce_next();
+    assert!(set.arm());
+    family::note_fork();
+    // SAFETY: the child uses atomics and sends a datagram, and exits at once.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        b.cq.wake_waiters();
+        set.unwatch(&b.cq, number);
+        // SAFETY: ends the child without running the test harness's exit handlers.
+        unsafe { libc::_exit(0) };
+    }
+    assert!(is_readable(&set, None));
+    // SAFETY: waits for the child made above.
+    unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+    assert_eq!(taken(&set), [number]);
+    assert!(!b.cq.is_unshared(), "the child has it, too");
+    b.cq.announce_next();
+    send(&a, &b);
     assert_eq!(taken(&set), [number]);
 }
 
