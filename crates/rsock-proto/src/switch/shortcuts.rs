@@ -89,7 +89,7 @@ fn a_look_at_the_ring_suffices_only_where_the_table_says_so() {
                 if !at.polls_ring(now.flags(), messages) {
                     continue;
                 }
-                let before = at.clone();
+                let before = at;
                 let answer = after_one_observation(now, messages, |seen| at.poll_input(seen));
                 let answer = answer.map(|(_, step)| step);
                 let is_ring = matches!(
