@@ -1,5 +1,5 @@
 //! Hooks of `vfork` and `clone`, whose children may run in the memory of this process. They only
-//! note that ([`vfork`](crate::vfork)): both return twice, or on another stack, so each hook is a
+//! note that (`vfork.rs`): both return twice, or on another stack, so each hook is a
 //! [`detour`].
 
 use super::detour::detour;
