@@ -38,11 +38,12 @@ const NAMED_OTHERWISE: &[(&str, &[&str])] = &[
 const WITHOUT_NUMBER: &[(&str, &str)] = &[
     ("aio_read", "libc's threads make the call; the kernel's `io_submit` is not hooked"),
     ("aio_write", "as `aio_read`"),
+    ("clone", "goes to libc's `syscall`; `note_child` has its numbers"),
     ("dprintf", "formats; its system call is `write`"),
     ("fclose", "a function of stdio; its system calls are `write` and `close`"),
     ("fdopen", "a function of stdio; makes no system call that concerns the stream"),
     ("lio_listio", "as `aio_read`"),
-    ("popen", "makes a process; `clone` by number goes to libc"),
+    ("popen", "makes a process, whose system call concerns no stream"),
     ("posix_spawn", "as `popen`"),
     ("posix_spawn_file_actions_adddup2", "notes an action for `posix_spawn`"),
     ("posix_spawnp", "as `popen`"),
@@ -50,6 +51,7 @@ const WITHOUT_NUMBER: &[(&str, &str)] = &[
     ("syscall", "the function itself"),
     ("system", "as `popen`"),
     ("vdprintf", "as `dprintf`"),
+    ("vfork", "as `clone`"),
 ];
 
 /// Numbers in the tables that no hooked function has, and why.
