@@ -78,7 +78,7 @@ pub use native_peer::{NativeListener, NativeStream};
 pub use poll::{Changed, PollDescriptor, PolledSet, poll};
 pub use state::Before;
 pub use stream_ref::StreamRef;
-pub use tcp_socket::{Awaited, await_input, is_nonblocking};
+pub use tcp_socket::is_nonblocking;
 
 use crate::closing::Closings;
 use crate::interrupt::Section;

@@ -1,10 +1,8 @@
 //! The kernel's TCP socket of a stream: what it holds, and system calls on it.
 
-use crate::interrupt::Watch;
 use crate::sys;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, socket_timeout};
 use rustix::net::{
     RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, recv, recvmsg, send, sendmsg,
 };
@@ -67,40 +65,6 @@ pub(super) fn kernel_send(
         return send(fd, one, flags);
     }
     sendmsg(fd, bufs, &mut SendAncillaryBuffer::default(), flags)
-}
-
-/// What [`await_input`] has seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Awaited {
-    /// The socket has input, an end or an error.
-    Input,
-    /// Nothing, in the time that the caller allowed.
-    Nothing,
-    /// The call has to end with `EINTR`: a signal handler has run that did not ask for
-    /// `SA_RESTART`, or the thread is being cancelled.
-    Interrupted,
-}
-
-/// Waits in the kernel for input on a TCP socket that is not adopted, for a call that may restart
-/// after signal handlers. `watch` has watched since the call began. A handler that runs just before
-/// the thread sleeps is noticed after `most`.
-///
-/// # Errors
-/// As `ppoll(2)`.
-pub fn await_input(fd: BorrowedFd<'_>, most: Duration, watch: Watch) -> io::Result<Awaited> {
-    let mut fds = [libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
-    match sys::ppoll(&mut fds, Some(most), None) {
-        Ok(0) if watch.has_fired() && watch.must_end() => Ok(Awaited::Interrupted),
-        Ok(0) => Ok(Awaited::Nothing),
-        Ok(_) => Ok(Awaited::Input),
-        // With a time limit a call does not restart, whatever the handler asked for.
-        Err(e) if e.raw_os_error() == Some(libc::EINTR) => {
-            let has_limit = || socket_timeout(fd, Timeout::Recv).is_ok_and(|limit| limit.is_some());
-            let must_end = watch.must_end() || has_limit();
-            Ok(if must_end { Awaited::Interrupted } else { Awaited::Nothing })
-        }
-        Err(e) => Err(e),
-    }
 }
 
 /// Whether the program set `O_NONBLOCK`. Asked only when a call would block.

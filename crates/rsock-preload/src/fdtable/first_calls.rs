@@ -7,8 +7,8 @@ use super::entry;
 use super::word::{ADOPTING, CANDIDATE, Word};
 use crate::{guard, tcp_only};
 use libc::c_int;
-use rsock_core::accelerate::{Awaited, FallbackReason, await_input, is_nonblocking};
-use rsock_core::interrupt::{self, Section, Watch};
+use rsock_core::accelerate::{FallbackReason, is_nonblocking};
+use rsock_core::interrupt::{self, Section};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::{
@@ -16,14 +16,11 @@ use rustix::net::{
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 /// Calls that the kernel alone makes.
 const FIRST_CALLS: u64 = 4;
 /// Most bytes of such a send: an empty send queue takes them all.
 const MOST_SENT: usize = 16 << 10;
-/// Longest wait of such a receive.
-const LONGEST_WAIT: Duration = Duration::from_millis(10);
 
 /// Sends `bufs` by the kernel, if this is one of the first calls on `fd`. `None` if the caller has
 /// to: then nothing was sent.
@@ -54,38 +51,26 @@ pub(crate) fn recv_first(
     bufs: &mut [IoSliceMut<'_>],
     flags: c_int,
 ) -> Option<Result<usize, c_int>> {
-    if flags & !libc::MSG_DONTWAIT != 0 {
+    let (entry, word) = candidate(fd)?;
+    if flags & !libc::MSG_DONTWAIT != 0 || bufs.iter().all(|buf| buf.is_empty()) {
         return None;
     }
-    let watch = Watch::begin();
-    loop {
-        let (entry, word) = candidate(fd)?;
-        if bufs.iter().all(|buf| buf.is_empty()) {
-            return None;
+    let tried = by_kernel(fd, entry, word, Word::with_received, |socket| match bufs {
+        [one] => recv(socket, &mut **one, RecvFlags::DONTWAIT).map(|(n, _)| n),
+        _ => {
+            let control = &mut RecvAncillaryBuffer::default();
+            recvmsg(socket, bufs, control, RecvFlags::DONTWAIT).map(|m| m.bytes)
         }
-        let tried = by_kernel(fd, entry, word, Word::with_received, |socket| match bufs {
-            [one] => recv(socket, &mut **one, RecvFlags::DONTWAIT).map(|(n, _)| n),
-            _ => {
-                let control = &mut RecvAncillaryBuffer::default();
-                recvmsg(socket, bufs, control, RecvFlags::DONTWAIT).map(|m| m.bytes)
-            }
-        })?;
-        if tried != Err(libc::EAGAIN) || flags & libc::MSG_DONTWAIT != 0 {
-            return Some(tried);
-        }
-        // SAFETY: not -1; the program's own, which it does not close during its call.
-        let socket = unsafe { BorrowedFd::borrow_raw(fd) };
-        if is_nonblocking(socket) {
-            return Some(tried);
-        }
-        // Another thread may adopt the stream and leave TCP during this wait, which is short
-        // therefore. A connection on which nothing comes for so long is no short one.
-        match await_input(socket, LONGEST_WAIT, watch).ok()? {
-            Awaited::Input => {}
-            Awaited::Nothing => return None,
-            Awaited::Interrupted => return Some(Err(libc::EINTR)),
-        }
+    })?;
+    if tried != Err(libc::EAGAIN) || flags & libc::MSG_DONTWAIT != 0 {
+        return Some(tried);
     }
+    // SAFETY: not -1; only asked about.
+    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+    // A call that waits keeps its connection if another thread closes the number meanwhile, which
+    // a stream knows how to do.
+    let is_answer = is_nonblocking(socket) && entry.load(Ordering::Acquire) == word.0;
+    is_answer.then_some(tried)
 }
 
 /// The entry of a candidate that the kernel still serves.
