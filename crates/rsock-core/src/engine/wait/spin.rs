@@ -159,6 +159,7 @@ impl Spin {
                 // The peer answered once it got this CPU: spinning kept it from running.
                 self.lower_to(budget / 2);
                 self.n_without_yield.store(0, Ordering::Relaxed);
+                self.forget_long_tries();
                 return true;
             }
         }
@@ -171,6 +172,14 @@ impl Spin {
     fn lower_to(&self, budget: u32) {
         let budget = if budget < PROBE_NS { 0 } else { budget };
         self.budget_ns.store(budget, Ordering::Relaxed);
+    }
+
+    /// The peer shares this CPU, so that no long spin would help. Once it has one of its own, both
+    /// ends are to try soon: PERF: after some thousand round trips on one CPU their tries were so
+    /// far apart that both went on sleeping on two CPUs for a fifth of a second.
+    fn forget_long_tries(&self) {
+        self.n_close.store(0, Ordering::Relaxed);
+        self.try_after.store(FIRST_TRY, Ordering::Relaxed);
     }
 
     /// Counts a wait that spinning has not ended; returns how often it is to yield.
@@ -422,5 +431,14 @@ mod tests {
         assert_eq!(waits_until_try(&spin, 2 * CLOSE_NS), None, "these are not close");
         assert_eq!(waits_until_try(&spin, CLOSE_NS), Some(FIRST_TRY));
         assert_eq!(waits_until_try(&spin, CLOSE_NS), Some(2 * FIRST_TRY));
+    }
+
+    #[test]
+    fn a_peer_that_leaves_this_cpu_is_soon_spun_for() {
+        let spin = with_budget(0);
+        spin.try_after.store(LAST_TRY, Ordering::Relaxed);
+        assert!(spin.wait_beside(None, ready_at(YIELDS)), "the peer shares this CPU");
+        let waits = (1..=LAST_TRY).find(|&wait| spin.is_long_try_due(u64::from(wait) * CLOSE_NS));
+        assert_eq!(waits, Some(FIRST_TRY + 1), "the first wait follows none closely");
     }
 }
