@@ -232,7 +232,7 @@ impl State {
     /// nothing of it.
     fn check(&self, set: &EventSet, fd: RawFd, event: epoll_event) -> io::Result<()> {
         check_exclusive(event.events)?;
-        set.has_own_fds.store(true, Ordering::Release);
+        set.has_own_fds.store(true, Ordering::SeqCst);
         // Of an end that is there already no wait may tell as of this.
         kernel::add(self.fd, fd, 0, OwnEvent::Sockets.data())
     }

@@ -266,7 +266,9 @@ fn in_core(f: impl FnOnce() -> usize) -> c_int {
 
 /// Whether a wait for the set takes more than the kernel.
 pub(crate) fn needs_library(set: &EventSet) -> bool {
-    set.has_own_fds.load(Ordering::Acquire)
+    // SYNC: SeqCst: a thread that finds nothing here has counted itself as a sleeper before, and a
+    // thread that sets this looks at that count afterwards.
+    set.has_own_fds.load(Ordering::SeqCst)
         || set.has_found.load(Ordering::Acquire)
         || set.has_proxies()
 }

@@ -159,7 +159,7 @@ impl State {
         let announced_by = AnnouncedBy::Unwatched { has_entry: true };
         let _ = self.begin_looks(set, number, before, announced_by);
         if let Some(fd) = self.members.get(number).map(|member| member.fd) {
-            set.has_own_fds.store(true, Ordering::Release);
+            set.has_own_fds.store(true, Ordering::SeqCst);
             let _ = kernel::modify(self.fd, fd, OF_SOCKET, OwnEvent::Sockets.data());
         }
     }
@@ -231,7 +231,7 @@ impl State {
 
     fn own_fds(&mut self, set: &EventSet) -> Option<Arc<OwnFds>> {
         if self.own_fds.is_none() {
-            set.has_own_fds.store(true, Ordering::Release);
+            set.has_own_fds.store(true, Ordering::SeqCst);
             self.own_fds = Some(Arc::new(OwnFds::new(self.fd).ok()?));
         }
         self.own_fds.clone()

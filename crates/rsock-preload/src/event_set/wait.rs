@@ -144,10 +144,11 @@ pub(crate) unsafe fn wait_by_kernel_or(set: Option<&'static EventSet>, call: &Wa
 }
 
 /// Calls the kernel for a wait of a set that has no rings yet. The thread is to be woken when it
-/// has some. A thread that is cancelled there stays counted, which costs wake-ups and loses none.
-pub(crate) fn while_asleep(set: &EventSet, call: impl Fn() -> c_int) -> c_int {
+/// has some; none if it has some by now, which another thread may serve without a look at this one.
+/// A thread that is cancelled there stays counted, which costs wake-ups and loses none.
+pub(crate) fn while_asleep(set: &EventSet, call: impl Fn() -> c_int) -> Option<c_int> {
     set.n_sleepers.fetch_add(1, Ordering::SeqCst);
-    let n = call();
+    let n = (!needs_library(set)).then(call);
     set.n_sleepers.fetch_sub(1, Ordering::AcqRel);
     n
 }

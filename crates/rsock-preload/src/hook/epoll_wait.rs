@@ -116,16 +116,23 @@ unsafe fn answer(
         if let Some(n) = unsafe { wait_for(set, events, n, left, mask, sleep) } {
             return n;
         }
-        let taken = match event_set::find(set) {
+        let taken = match event_set::find(set).filter(|_| may_look(n)) {
             Some(known) => event_set::while_asleep(known, &by_kernel),
-            None => by_kernel(),
+            None => Some(by_kernel()),
         };
         // SAFETY: the kernel has written as many events.
-        if let Some(n) = unsafe { without_own(set, events, taken) } {
+        if let Some(n) = taken.and_then(|taken| unsafe { without_own(set, events, taken) }) {
             return n;
         }
         left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     }
+}
+
+/// Whether this library may look at the streams of a set for a wait with room for `n` events.
+fn may_look(n: c_int) -> bool {
+    // The kernel refuses other numbers.
+    let is_valid = usize::try_from(n).is_ok_and(|room| (1..=MOST_EVENTS).contains(&room));
+    is_valid && !guard::is_in_core()
 }
 
 /// Waits for `set` as far as that takes more than the kernel; `None` if it does not. `sleep` calls
