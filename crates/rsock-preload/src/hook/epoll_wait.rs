@@ -116,7 +116,8 @@ unsafe fn answer(
         if let Some(n) = unsafe { wait_for(set, events, n, left, mask, sleep) } {
             return n;
         }
-        let taken = match event_set::find(set).filter(|_| may_look(n)) {
+        let known = event_set::find(set).filter(|_| room_of(n).is_some() && !guard::is_in_core());
+        let taken = match known {
             Some(known) => event_set::while_asleep(known, &by_kernel),
             None => Some(by_kernel()),
         };
@@ -128,11 +129,9 @@ unsafe fn answer(
     }
 }
 
-/// Whether this library may look at the streams of a set for a wait with room for `n` events.
-fn may_look(n: c_int) -> bool {
-    // The kernel refuses other numbers.
-    let is_valid = usize::try_from(n).is_ok_and(|room| (1..=MOST_EVENTS).contains(&room));
-    is_valid && !guard::is_in_core()
+/// The number of events that a call has room for; `None` for a number that the kernel refuses.
+fn room_of(n: c_int) -> Option<usize> {
+    usize::try_from(n).ok().filter(|room| (1..=MOST_EVENTS).contains(room))
 }
 
 /// Waits for `set` as far as that takes more than the kernel; `None` if it does not. `sleep` calls
@@ -154,8 +153,7 @@ unsafe fn wait_for(
     if !needs_library && !NativeStream::any_shows_full() {
         return None;
     }
-    // The kernel refuses other numbers.
-    let room = usize::try_from(n).ok().filter(|room| (1..=MOST_EVENTS).contains(room))?;
+    let room = room_of(n)?;
     let call = |limit| event_set::Wait { set, events, room, limit, sleep };
     if NativeStream::any_shows_full() {
         // SAFETY: the caller's promise.
