@@ -9,6 +9,7 @@
 //! A blocking call also has to know that a handler ran, and whether it asked for `SA_RESTART`:
 //! [`note_handler`] counts the handlers, [`handlers_run`] reads the counts.
 
+use rsock_verbs::per_thread::ZeroInThread;
 use std::cell::Cell;
 use std::io;
 use std::marker::PhantomData;
@@ -16,17 +17,9 @@ use std::mem;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-thread_local! {
-    static STATE: State = const {
-        State {
-            depth: Cell::new(0),
-            pending: Cell::new(false),
-            handlers: Cell::new(0),
-            interrupting: Cell::new(0),
-            handler_at: Cell::new(0),
-            is_cancelled: Cell::new(false),
-        }
-    };
+rsock_verbs::per_thread! {
+    /// Of the calling thread.
+    STATE: State, "interrupt"
 }
 
 struct State {
@@ -41,6 +34,9 @@ struct State {
     /// Whether this thread is being cancelled.
     is_cancelled: Cell<bool>,
 }
+
+// SAFETY: numbers and flags, of which zero is a value; no drop.
+unsafe impl ZeroInThread for State {}
 
 static ON_LEAVE: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 

@@ -20,7 +20,7 @@ mod replacement;
 mod word;
 
 pub(crate) use closed::{note_closing, note_disconnected, note_made, was_reused};
-pub(crate) use first_calls::{recv_first, send_first};
+pub(crate) use first_calls::{recv_bytes_first, recv_first, send_bytes_first, send_first};
 pub(crate) use opened::{
     note_accepted, note_connected, note_connecting, note_duplicate, note_listening,
     note_stream_made,
@@ -35,7 +35,7 @@ use crate::{guard, tcp_only};
 use adopt::adopt_or_find;
 use libc::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};
-use word::{ADOPTED, ADOPTING, EMPTY, KIND, LISTENING, Word};
+use word::{ADOPTED, ADOPTING, CANDIDATE, EMPTY, KIND, LISTENING, Word};
 
 const PER_CHUNK: usize = 512;
 
@@ -185,6 +185,24 @@ pub(crate) fn is_connection(fd: c_int) -> bool {
         let word = Word(e.load(Ordering::Relaxed));
         word.kind() != EMPTY && !word.is_datagram()
     })
+}
+
+/// Whether `fd` is a connection that has not been adopted.
+#[inline]
+pub(crate) fn is_candidate(fd: c_int) -> bool {
+    entry(fd).is_some_and(|e| {
+        // SYNC(kernel watch): SeqCst, see `watched::hold_if_member`.
+        let word = Word(e.load(Ordering::SeqCst));
+        word.kind() == CANDIDATE && !word.is_datagram()
+    })
+}
+
+/// Waits until no thread is adopting `fd`.
+pub(crate) fn await_adoption(fd: c_int) {
+    let is_being_adopted = |e: &AtomicU64| Word(e.load(Ordering::Acquire)).kind() == ADOPTING;
+    while entry(fd).is_some_and(is_being_adopted) {
+        rustix::thread::sched_yield();
+    }
 }
 
 /// Whether `fd` is a stream without TCP: bytes that are written to its descriptor by the kernel are

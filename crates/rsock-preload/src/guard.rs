@@ -11,20 +11,14 @@ use crate::cancel_state::SavedCancelState;
 use crate::errno;
 use libc::c_int;
 use rsock_core::interrupt;
+use rsock_verbs::per_thread::ZeroInThread;
 use std::cell::Cell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-thread_local! {
-    // `const` and without a destructor: usable at any moment of a thread's life, never allocates.
-    static STATE: State =
-        const {
-            State {
-                depth: Cell::new(0),
-                held_at: Cell::new(0),
-                cancel_state: Cell::new(SavedCancelState::NONE),
-            }
-        };
+rsock_verbs::per_thread! {
+    /// Of the calling thread; usable at any moment of its life.
+    STATE: State, "guard"
 }
 
 struct State {
@@ -34,6 +28,9 @@ struct State {
     /// The cancellation state to restore when it ends.
     cancel_state: Cell<SavedCancelState>,
 }
+
+// SAFETY: numbers, and a state of cancellation, which is a number; no drop.
+unsafe impl ZeroInThread for State {}
 
 /// Whether this thread is inside a call of a hook to the core.
 #[inline]

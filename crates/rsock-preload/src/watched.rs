@@ -1,75 +1,223 @@
 //! Which descriptors are members of epoll sets ([`crate::event_set`]): below the descriptor table,
 //! which keeps the streams of such descriptors on TCP until their sets know of rings.
+//!
+//! A connection that the kernel alone serves so far has its watch noted here and nowhere else
+//! ([`KernelWatch`]): short connections enter and leave their sets without a lock. When the table
+//! adopts such a connection, its set makes a member of the watch ([`on_adoption`]).
 
-use crate::chunked::Chunked;
-use libc::c_int;
+use crate::chunked::{Chunked, Zeroed};
+use libc::{c_int, epoll_event};
 use rsock_core::accelerate::{AcceleratedStream, WatchId};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 const PER_CHUNK: usize = 512;
 const CHUNKS: usize = 2048;
 
-/// The watch of each descriptor number that is a member of a set, as a [`WatchId`].
-static WATCHES: Chunked<AtomicU64, PER_CHUNK, CHUNKS> = Chunked::new();
+/// The watch of each descriptor number that is a member of a set.
+static WATCHES: Chunked<Watched, PER_CHUNK, CHUNKS> = Chunked::new();
+
+/// What is known of one descriptor number.
+struct Watched {
+    /// A [`WatchId`], or a [`KernelWatch`] beside [`BY_KERNEL`]; 0 for none.
+    word: AtomicU64,
+    /// Of a kernel watch: what the program has asked for.
+    events: AtomicU32,
+    data: AtomicU64,
+}
+
+// SAFETY: atomic integers, of which zero is a value; no drop.
+unsafe impl Zeroed for Watched {}
 
 /// Beside the watch of a descriptor: it has been a member of more than one set.
 const IN_SEVERAL: u64 = 1 << 63;
+/// The word is a [`KernelWatch`].
+const BY_KERNEL: u64 = 1 << 62;
+/// Beside [`BY_KERNEL`]: a thread changes the watch, and the others wait for it.
+const CHANGING: u64 = 1 << 61;
 
 /// What is known of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Membership {
     /// It is a member of no set.
     None,
+    /// The kernel alone watches it, for one set.
+    ByKernel,
     /// It has one watch.
     Of(WatchId),
     /// It has been a member of several sets.
     Several,
 }
 
-fn entry(fd: c_int) -> Option<&'static AtomicU64> {
+/// A set as a watch of the kernel's names it: less than 2^61.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KernelWatch(pub(crate) u64);
+
+fn entry(fd: c_int) -> Option<&'static Watched> {
     WATCHES.get(usize::try_from(fd).ok()?)
+}
+
+fn entry_or_map(fd: c_int) -> Option<&'static Watched> {
+    WATCHES.get_or_map(usize::try_from(fd).ok()?)
+}
+
+fn word(fd: c_int) -> u64 {
+    entry(fd).map_or(0, |at| at.word.load(Ordering::SeqCst))
 }
 
 /// The sets that `fd` is a member of, as far as is known.
 pub(crate) fn membership(fd: c_int) -> Membership {
-    match entry(fd).map_or(0, |at| at.load(Ordering::SeqCst)) {
+    match word(fd) {
         0 => Membership::None,
+        kernels if kernels & BY_KERNEL != 0 => Membership::ByKernel,
         several if several & IN_SEVERAL != 0 => Membership::Several,
         one => Membership::Of(WatchId(one)),
     }
 }
 
-/// The watch of `fd`, the first of several.
+/// The watch of `fd`, the first of several. None if the kernel alone watches it.
 #[inline]
 pub(crate) fn watch_of(fd: c_int) -> Option<WatchId> {
-    let id = entry(fd)?.load(Ordering::SeqCst) & !IN_SEVERAL;
-    (id != 0).then_some(WatchId(id))
+    let word = word(fd);
+    (word != 0 && word & BY_KERNEL == 0).then_some(WatchId(word & !IN_SEVERAL))
 }
 
-/// Notes a watch of `fd`; false if the number is out of range.
+/// Notes a watch of `fd`; false if the number is out of range, or the kernel alone watches it.
 pub(crate) fn note(fd: c_int, watch: WatchId) -> bool {
-    let at = usize::try_from(fd).ok().and_then(|fd| WATCHES.get_or_map(fd));
-    let Some(at) = at else { return false };
-    let more = |known| Some(if known == 0 { watch.0 } else { known | IN_SEVERAL });
-    at.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
+    let Some(at) = entry_or_map(fd) else { return false };
+    let more = |known: u64| match known {
+        0 => Some(watch.0),
+        known => (known & BY_KERNEL == 0).then_some(known | IN_SEVERAL),
+    };
+    at.word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
 }
 
 /// Ends a watch of `fd`. A descriptor that was in several sets counts as such until it is closed.
 pub(crate) fn forget(fd: c_int, watch: WatchId) {
     if let Some(at) = entry(fd) {
-        let _ = at.compare_exchange(watch.0, 0, Ordering::SeqCst, Ordering::SeqCst);
+        let _ = at.word.compare_exchange(watch.0, 0, Ordering::SeqCst, Ordering::SeqCst);
     }
 }
 
 /// `fd` is no longer a member of any set.
 pub(crate) fn forget_all(fd: c_int) {
     if let Some(at) = entry(fd) {
-        at.store(0, Ordering::SeqCst);
+        at.word.store(0, Ordering::SeqCst);
     }
+}
+
+/// A thread that changes the kernel's watch of a descriptor, inside of a section: other threads
+/// wait for it.
+#[must_use]
+pub(crate) struct Change {
+    at: &'static Watched,
+    before: u64,
+}
+
+/// Begins to change what the kernel watches of `fd`, which is `watch` so far. `None` if it is not.
+#[inline]
+pub(crate) fn begin_change(fd: c_int, watch: Option<KernelWatch>) -> Option<Change> {
+    let (at, before) = match watch {
+        Some(watch) => (entry(fd)?, BY_KERNEL | watch.0),
+        None => (entry_or_map(fd)?, 0),
+    };
+    let claimed =
+        at.word.compare_exchange(before, BY_KERNEL | CHANGING, Ordering::SeqCst, Ordering::Relaxed);
+    claimed.is_ok().then_some(Change { at, before })
+}
+
+impl Change {
+    /// The kernel watches it as the program has asked.
+    #[inline]
+    pub(crate) fn end_watched(self, watch: KernelWatch, event: epoll_event) {
+        self.at.events.store(event.events, Ordering::Relaxed);
+        self.at.data.store(event.u64, Ordering::Relaxed);
+        self.end(BY_KERNEL | watch.0);
+    }
+
+    /// The kernel does not watch it any more.
+    #[inline]
+    pub(crate) fn end_unwatched(self) {
+        self.end(0);
+    }
+
+    /// Nothing has changed.
+    pub(crate) fn undo(self) {
+        let before = self.before;
+        self.end(before);
+    }
+
+    /// The set has a member for it. False if the descriptor was closed meanwhile.
+    pub(crate) fn end_as_member(self, watch: WatchId) -> bool {
+        self.end(watch.0)
+    }
+
+    fn event(&self) -> epoll_event {
+        let events = self.at.events.load(Ordering::Relaxed);
+        epoll_event { events, u64: self.at.data.load(Ordering::Relaxed) }
+    }
+
+    #[inline]
+    fn end(&self, word: u64) -> bool {
+        // SYNC(kernel watch): publishes the event. Fails where another thread has closed the
+        // number. SeqCst: a thread that adds a descriptor ends the change and then looks whether
+        // it has been adopted, and a thread that adopts it looks here afterwards.
+        let (order, claim) = (Ordering::SeqCst, BY_KERNEL | CHANGING);
+        self.at.word.compare_exchange(claim, word, order, Ordering::Relaxed).is_ok()
+    }
+}
+
+/// The kernel's watch of `fd`, if it has one, for a caller that makes a member of it. Waits for
+/// threads that change it.
+pub(crate) fn take_kernel_watch(fd: c_int) -> Option<(Change, KernelWatch, epoll_event)> {
+    loop {
+        let word = word(fd);
+        if word & BY_KERNEL == 0 {
+            return None;
+        }
+        let watch = KernelWatch(word & !BY_KERNEL);
+        if word & CHANGING == 0
+            && let Some(change) = begin_change(fd, Some(watch))
+        {
+            let event = change.event();
+            return Some((change, watch, event));
+        }
+        rustix::thread::sched_yield();
+    }
+}
+
+/// The descriptors that the kernel alone watches for `watch`.
+pub(crate) fn watched_by_kernel(watch: KernelWatch) -> impl Iterator<Item = c_int> {
+    let end = c_int::try_from(WATCHES.end()).unwrap_or(c_int::MAX);
+    (0..end).filter(move |&fd| word(fd) == BY_KERNEL | watch.0)
+}
+
+/// In a forked child: ends the changes that threads of the parent were making, which this process
+/// does not have, and calls `undecided` with their descriptors.
+pub(crate) fn forget_changes(undecided: impl Fn(c_int)) {
+    let end = c_int::try_from(WATCHES.end()).unwrap_or(c_int::MAX);
+    for fd in (0..end).filter(|&fd| word(fd) == BY_KERNEL | CHANGING) {
+        forget_all(fd);
+        undecided(fd);
+    }
+}
+
+static ON_ADOPTION: OnceLock<fn(c_int)> = OnceLock::new();
+
+/// Registers the function that makes a member of the kernel's watch of a descriptor.
+pub(crate) fn on_adoption(f: fn(c_int)) {
+    let _ = ON_ADOPTION.set(f);
 }
 
 /// Keeps the new stream of `fd` on TCP if a set of the kernel's watches it.
 pub(crate) fn hold_if_member(fd: c_int, stream: &AcceleratedStream) {
+    // SYNC(kernel watch): see `Change::end`; the caller has claimed the descriptor before.
+    fence(Ordering::SeqCst);
+    if membership(fd) == Membership::ByKernel
+        && let Some(make_member) = ON_ADOPTION.get()
+    {
+        make_member(fd);
+    }
     if let Some(watch) = watch_of(fd) {
         let _ = stream.hold_on_tcp(watch);
     }

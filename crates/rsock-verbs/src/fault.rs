@@ -117,9 +117,9 @@ pub(crate) unsafe fn attempt(
 }
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-thread_local! {
+crate::per_thread! {
     /// The stack pointer of this thread's `rsock_fault_attempt` that is running; 0 if none is.
-    static STACK: Cell<usize> = const { Cell::new(0) };
+    STACK: Cell<usize>, "fault_stack"
 }
 
 /// Has the interrupted thread go on behind its copy, if it was copying here. To be called by a

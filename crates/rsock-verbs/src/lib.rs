@@ -11,6 +11,7 @@ pub mod family;
 pub mod fault;
 mod high_fd;
 pub mod own_fd;
+pub mod per_thread;
 pub mod raw;
 pub mod rdma;
 pub mod soft;

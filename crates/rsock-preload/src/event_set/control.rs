@@ -3,7 +3,7 @@
 use super::members::{AnnouncedBy, Member, split, watch_id};
 use super::mistake::is_mistaken;
 use super::own_fds::OwnEvent;
-use super::{EventSet, PolledEventSet, State, kernel, of_watch, sets_of, stream_of};
+use super::{EventSet, PolledEventSet, State, kernel, kernel_watch, sets_of, stream_of};
 use crate::epoll_interest::PROXIED;
 use crate::slot::Handle;
 use crate::watched::{self, Membership, watch_of};
@@ -46,6 +46,7 @@ pub(crate) fn control(
         return None;
     }
     let _section = Section::enter();
+    kernel_watch::make_member(fd);
     if matches!(what, Control::Add(_)) {
         forget_deleted_elsewhere(set, fd);
     }
@@ -171,20 +172,13 @@ impl State {
             return Some(Err(e));
         }
         drop(handle);
-        // Another thread may have adopted the descriptor before it was noted.
-        if let Some(handle) = stream_of(fd)
-            && let StreamRef::Accelerated(stream) = handle.stream()
-            && stream.hold_on_tcp(watch)
-            && let Some(now) = self.before_ring(set, number)
-        {
-            self.enter_ring_or_look(set, number, &now);
-        }
+        self.hold_adopted(set, number);
         Some(Ok(()))
     }
 
     /// Begins to watch a new member, which the kernel's set has too. Where the library lacks what
     /// it needs for that, the stream goes back to TCP, and is looked at again and again meanwhile.
-    fn enter_ring_or_look(&mut self, set: &EventSet, number: u32, now: &EpollState) {
+    pub(super) fn enter_ring_or_look(&mut self, set: &EventSet, number: u32, now: &EpollState) {
         if !self.enter_ring(set, number, now, true) {
             self.begin_unwatched(set, number, now);
         }
@@ -351,7 +345,8 @@ impl State {
 
 /// The program is about to close `fd`.
 pub(crate) fn note_closing(fd: RawFd, is_vfork_child: impl Fn() -> bool) {
-    let is_known = watch_of(fd).is_some() || super::find(fd).is_some();
+    let membership = watched::membership(fd);
+    let is_known = membership != Membership::None || super::find(fd).is_some();
     if !is_known || guard::is_in_core() || is_vfork_child() {
         return;
     }
@@ -359,16 +354,12 @@ pub(crate) fn note_closing(fd: RawFd, is_vfork_child: impl Fn() -> bool) {
     if is_mistaken!(StaleNumber) {
         return;
     }
-    let _section = Section::enter();
-    if let Membership::Of(watch) = watched::membership(fd) {
-        // PERF: a connection that ends in the kernel's set gets by without a list.
-        of_watch(watch).into_iter().for_each(|(set, _)| end_of_number_in(set, fd));
-    } else {
+    // A connection that ends in the kernel's set has no member.
+    if membership != Membership::ByKernel {
+        let _section = Section::enter();
         sets_of(fd).into_iter().for_each(|set| end_of_number_in(set, fd));
     }
-    if watch_of(fd).is_some() {
-        watched::forget_all(fd);
-    }
+    watched::forget_all(fd);
 }
 
 /// The program is about to close `fd`, which may name members of `set`.

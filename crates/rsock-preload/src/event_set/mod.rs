@@ -17,6 +17,7 @@
 
 mod control;
 mod kernel;
+mod kernel_watch;
 mod members;
 mod mistake;
 mod own_fds;
@@ -27,6 +28,7 @@ mod shared;
 mod wait;
 
 pub(crate) use control::{Control, control, note_changed, note_closing, note_replaced};
+pub(crate) use kernel_watch::control_by_kernel;
 pub(crate) use shared::{
     ForkLocks, StayingMember, after_fork_in_child, is_in, keep_on_tcp, nesting_sets, prepare_fork,
     settle, settle_all, settle_before_fork, settle_for_exec, settle_for_spawn,
@@ -54,6 +56,8 @@ use std::time::{Duration, Instant};
 pub(crate) struct EventSet {
     /// Its place in the list of all sets.
     number: u32,
+    /// Counts the sets of the program that it has served; the count wraps.
+    generation: AtomicU32,
     /// How many descriptors name it.
     n_descriptors: AtomicU32,
     /// Members that the library watches.
@@ -170,7 +174,7 @@ fn numbers_of(set: &'static EventSet) -> impl Iterator<Item = c_int> {
 /// Every set that watches `fd`.
 fn sets_of(fd: c_int) -> Vec<&'static EventSet> {
     match watched::membership(fd) {
-        Membership::None => Vec::new(),
+        Membership::None | Membership::ByKernel => Vec::new(),
         Membership::Several => lock(&SETS).all.clone(),
         Membership::Of(watch) => of_watch(watch).into_iter().map(|(set, _)| set).collect(),
     }
@@ -187,6 +191,7 @@ pub(crate) fn note_created(fd: c_int) {
     let Some(at) = usize::try_from(fd).ok().and_then(|fd| BY_FD.get_or_map(fd)) else { return };
     let _section = Section::enter();
     on_path_found(note_path);
+    watched::on_adoption(kernel_watch::make_member);
     forget(fd);
     let mut sets = lock(&SETS);
     let set = sets.free.pop().or_else(|| {
@@ -290,6 +295,7 @@ impl EventSet {
     fn new(number: u32) -> Self {
         Self {
             number,
+            generation: AtomicU32::new(0),
             n_descriptors: AtomicU32::new(0),
             n_watched: AtomicU32::new(0),
             has_own_fds: AtomicBool::new(false),
@@ -343,6 +349,8 @@ impl State {
 
     /// The set is closed.
     fn clear(&mut self, set: &EventSet) {
+        // What the kernel alone has watched for it is no member of the next set.
+        set.generation.fetch_add(1, Ordering::Relaxed);
         while let Some(number) = self.members.any() {
             self.remove(set, number);
         }

@@ -5,7 +5,9 @@
 //! the descriptors of this library leave it, so that nothing tells it from a set without the
 //! library.
 
-use super::{EventSet, PolledEventSet, SETS, Sets, State, lock, numbers_of, stream_of};
+use super::{
+    EventSet, PolledEventSet, SETS, Sets, State, kernel_watch, lock, numbers_of, stream_of,
+};
 use crate::guard;
 use crate::slot::Handle;
 use rsock_core::accelerate::{StreamRef, await_leave};
@@ -37,6 +39,7 @@ enum Nested {
 pub(crate) fn keep_on_tcp(set: &'static EventSet) -> Vec<StayingMember> {
     let _section = Section::enter();
     set.is_shared.store(true, Ordering::Relaxed);
+    kernel_watch::make_members(set);
     let members = guard::call_core(|| {
         let mut state = set.lock();
         state.forget_deleted(set);
@@ -166,6 +169,7 @@ fn lock_all(sets: &[&'static EventSet]) -> Vec<MutexGuard<'static, State>> {
 /// In a forked child: what the parent's sets watch on rings is not announced to the child, which
 /// looks at it again and again until all of it is back on TCP.
 pub(crate) fn after_fork_in_child() {
+    kernel_watch::after_fork_in_child();
     for set in all_sets() {
         let mut state = set.lock();
         state.is_inherited = true;

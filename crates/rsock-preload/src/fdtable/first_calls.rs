@@ -5,16 +5,17 @@
 use super::claim;
 use super::entry;
 use super::word::{ADOPTING, CANDIDATE, Word};
-use crate::{guard, tcp_only};
-use libc::c_int;
+use crate::{errno, guard, tcp_only};
+use libc::{c_int, c_void};
 use rsock_core::accelerate::{FallbackReason, is_nonblocking};
 use rsock_core::interrupt::{self, Section};
+use rsock_verbs::raw;
 use rustix::fd::BorrowedFd;
-use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, recv, recvmsg, send, sendmsg,
+    RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg, sendmsg,
 };
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Calls that the kernel alone makes.
@@ -22,30 +23,83 @@ const FIRST_CALLS: u64 = 4;
 /// Most bytes of such a send: an empty send queue takes them all.
 const MOST_SENT: usize = 16 << 10;
 
-/// Sends `bufs` by the kernel, if this is one of the first calls on `fd`. `None` if the caller has
-/// to: then nothing was sent.
+/// What the kernel alone is asked to honour in a first send.
+const SEND_FLAGS: c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+
+/// Sends `len` bytes at `buf` by the kernel, if this is one of the first calls on `fd`. `None` if
+/// the caller has to: then nothing was sent.
+///
+/// # Safety
+/// Of memory that is not the program's to read, the kernel reports `EFAULT`.
+#[inline]
+pub(crate) unsafe fn send_bytes_first(
+    fd: c_int,
+    buf: *const c_void,
+    len: usize,
+    flags: c_int,
+) -> Option<Result<usize, c_int>> {
+    let (entry, word) = candidate(fd)?;
+    if flags & !SEND_FLAGS != 0 || len == 0 || len > MOST_SENT {
+        return None;
+    }
+    let sent = by_kernel(entry, word, Word::with_sent, || {
+        let (address, none) = (ptr::null::<c_void>(), 0usize);
+        // SAFETY: the kernel reads the bytes, as the caller of the hook has asked.
+        unsafe { raw::syscall!(libc::SYS_sendto, fd, buf, len, SEND_FLAGS, address, none) }
+    });
+    sent.filter(may_stand)
+}
+
+/// As [`send_bytes_first`], of `bufs`.
 pub(crate) fn send_first(
     fd: c_int,
     bufs: &[IoSlice<'_>],
     flags: c_int,
 ) -> Option<Result<usize, c_int>> {
-    const KNOWN: c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     let (entry, word) = candidate(fd)?;
     let len: usize = bufs.iter().map(|buf| buf.len()).sum();
-    if flags & !KNOWN != 0 || len == 0 || len > MOST_SENT {
+    if flags & !SEND_FLAGS != 0 || len == 0 || len > MOST_SENT {
         return None;
     }
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    let sent = by_kernel(fd, entry, word, Word::with_sent, |socket| match bufs {
-        [one] => send(socket, one, flags),
-        _ => sendmsg(socket, bufs, &mut SendAncillaryBuffer::default(), flags),
+    let sent = by_kernel(entry, word, Word::with_sent, || {
+        // SAFETY: not -1; the program's own, which it does not close during its call.
+        let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+        Ok(sendmsg(socket, bufs, &mut SendAncillaryBuffer::default(), flags)?)
     });
-    // The caller may have to wait.
-    sent.filter(|sent| *sent != Err(libc::EAGAIN))
+    sent.filter(may_stand)
 }
 
-/// Receives into `bufs` by the kernel, if this is one of the first calls on `fd`. `None` if the
-/// caller has to: then nothing was received.
+/// Whether the outcome of a send is that of the program's call, which may have to wait.
+fn may_stand(sent: &Result<usize, c_int>) -> bool {
+    *sent != Err(libc::EAGAIN)
+}
+
+/// Receives up to `len` bytes to `buf` by the kernel, if this is one of the first calls on `fd`.
+/// `None` if the caller has to: then nothing was received.
+///
+/// # Safety
+/// Of memory that is not the program's to write, the kernel reports `EFAULT`.
+#[inline]
+pub(crate) unsafe fn recv_bytes_first(
+    fd: c_int,
+    buf: *mut c_void,
+    len: usize,
+    flags: c_int,
+) -> Option<Result<usize, c_int>> {
+    let (entry, word) = candidate(fd)?;
+    if flags & !libc::MSG_DONTWAIT != 0 || len == 0 {
+        return None;
+    }
+    let tried = by_kernel(entry, word, Word::with_received, || {
+        let none = ptr::null_mut::<c_void>();
+        // SAFETY: the kernel writes to the memory that the caller of the hook has given for that.
+        unsafe { raw::syscall!(libc::SYS_recvfrom, fd, buf, len, libc::MSG_DONTWAIT, none, none) }
+    })?;
+    unless_it_waits(tried, fd, entry, word, flags)
+}
+
+/// As [`recv_bytes_first`], into `bufs`.
 pub(crate) fn recv_first(
     fd: c_int,
     bufs: &mut [IoSliceMut<'_>],
@@ -55,13 +109,24 @@ pub(crate) fn recv_first(
     if flags & !libc::MSG_DONTWAIT != 0 || bufs.iter().all(|buf| buf.is_empty()) {
         return None;
     }
-    let tried = by_kernel(fd, entry, word, Word::with_received, |socket| match bufs {
-        [one] => recv(socket, &mut **one, RecvFlags::DONTWAIT).map(|(n, _)| n),
-        _ => {
-            let control = &mut RecvAncillaryBuffer::default();
-            recvmsg(socket, bufs, control, RecvFlags::DONTWAIT).map(|m| m.bytes)
-        }
+    let tried = by_kernel(entry, word, Word::with_received, || {
+        // SAFETY: not -1; the program's own, which it does not close during its call.
+        let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+        let control = &mut RecvAncillaryBuffer::default();
+        Ok(recvmsg(socket, bufs, control, RecvFlags::DONTWAIT)?.bytes)
     })?;
+    unless_it_waits(tried, fd, entry, word, flags)
+}
+
+/// The outcome of a receive, if it is that of the program's call: `None` if that has to wait.
+#[inline]
+fn unless_it_waits(
+    tried: Result<usize, c_int>,
+    fd: c_int,
+    entry: &AtomicU64,
+    word: Word,
+    flags: c_int,
+) -> Option<Result<usize, c_int>> {
     if tried != Err(libc::EAGAIN) || flags & libc::MSG_DONTWAIT != 0 {
         return Some(tried);
     }
@@ -83,12 +148,12 @@ fn candidate(fd: c_int) -> Option<(&'static AtomicU64, Word)> {
 
 /// Makes a call that does not wait, while no other thread can adopt the socket. `count` enters what
 /// it returned into the word.
+#[inline]
 fn by_kernel(
-    fd: c_int,
     entry: &AtomicU64,
     word: Word,
     count: impl Fn(Word, usize) -> Option<Word>,
-    call: impl FnOnce(BorrowedFd<'_>) -> Result<usize, Errno>,
+    call: impl FnOnce() -> io::Result<usize>,
 ) -> Option<Result<usize, c_int>> {
     let is_first = word.reason() == FallbackReason::None && word.n_first_calls() < FIRST_CALLS;
     if !is_first || guard::is_in_core() || interrupt::is_in_handler() || tcp_only::is_on() {
@@ -100,14 +165,13 @@ fn by_kernel(
     if !claim::replace(entry, word.0, claimed.0) {
         return None;
     }
-    // SAFETY: not -1; the program's own, which it does not close during its call.
-    let result = call(unsafe { BorrowedFd::borrow_raw(fd) });
+    let result = call().map_err(|e| errno::of(&e));
     // A word that has no room for the number is adopted by the next call, and stays on TCP then:
     // the kernel has counted more.
     let after = result.ok().and_then(|n| count(word, n)).unwrap_or(word);
     claim::replace(entry, claimed.0, after.0);
     match result {
-        Err(Errno::NOTSOCK | Errno::BADF | Errno::NOTCONN) => None,
-        result => Some(result.map_err(Errno::raw_os_error)),
+        Err(libc::ENOTSOCK | libc::EBADF | libc::ENOTCONN) => None,
+        result => Some(result),
     }
 }

@@ -5,6 +5,7 @@ use crate::fdtable::datagrams;
 use crate::native_peer::connector;
 use crate::{arg, errno, fdtable, guard, log, next, tcp_only};
 use libc::{c_int, sockaddr, socklen_t};
+use rsock_core::accelerate::NativeStream;
 
 /// As `connect(2)`.
 ///
@@ -40,6 +41,7 @@ pub(crate) unsafe extern "C-unwind" fn connect(
         (-1, libc::AF_INET | libc::AF_INET6) => {
             let mut e = errno::read();
             if matches!(e, libc::ECONNREFUSED | libc::EINPROGRESS)
+                && NativeStream::may_connect_anywhere()
                 && !tcp_only::is_on()
                 // SAFETY: readable by the caller's promise.
                 && let Some(remote) = unsafe { arg::address(addr, len) }

@@ -82,6 +82,14 @@ pub(crate) unsafe extern "C-unwind" fn epoll_ctl(
         });
     }
     if let Some(set_of_process) = event_set::find(set) {
+        // SAFETY: arguments passed on unchanged.
+        let by_kernel = || unsafe { next::epoll_ctl(set, op, fd, event) };
+        // SAFETY: a caller of `epoll_ctl` promises a readable event.
+        let done =
+            unsafe { event_set::control_by_kernel(set_of_process, op, fd, event, by_kernel) };
+        if let Some(result) = done {
+            return result;
+        }
         // SAFETY: as the caller promises.
         let Some(what) = (unsafe { control_of(op, event) }) else {
             // SAFETY: arguments passed on unchanged.

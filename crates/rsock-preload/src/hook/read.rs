@@ -196,6 +196,10 @@ unsafe fn read_with(fd: c_int, buf: *mut c_void, len: size_t) -> Option<ssize_t>
 /// `buf` is null or has `len` writable bytes.
 #[inline]
 unsafe fn recv_with(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
+    // SAFETY: the caller's promise; the kernel reports other memory.
+    if let Some(first) = unsafe { fdtable::recv_bytes_first(fd, buf, len, flags) } {
+        return Some(errno::ret_len(first));
+    }
     if datagrams::is_udp(fd) {
         // SAFETY: the caller's promise; no address.
         return unsafe {

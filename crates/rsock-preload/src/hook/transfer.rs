@@ -6,10 +6,11 @@
 
 use crate::slot::{Direction, Handle};
 use crate::{errno, fdtable, guard, options, signal};
-use libc::{c_int, ssize_t};
+use libc::{c_int, c_void, ssize_t};
 use rsock_core::accelerate::FallbackReason;
 use rustix::net::{RecvFlags, SendFlags};
 use std::io::{IoSlice, IoSliceMut};
+use std::slice;
 
 /// Sends `bufs` on the stream `handle` of descriptor `fd`.
 pub(super) fn send(
@@ -73,9 +74,42 @@ pub(super) fn recv(
 
 /// Sends `bufs` on descriptor `fd`, by its stream or, of a connection's first calls, by the kernel.
 pub(super) fn send_any(fd: c_int, bufs: &[IoSlice<'_>], flags: c_int) -> Option<ssize_t> {
-    let Some(first) = fdtable::send_first(fd, bufs, flags) else {
-        return send(fdtable::begin_call(fd, Direction::Send)?, fd, bufs, flags);
+    match fdtable::send_first(fd, bufs, flags) {
+        Some(first) => after_first(fd, first, bufs, flags),
+        None => send(fdtable::begin_call(fd, Direction::Send)?, fd, bufs, flags),
+    }
+}
+
+/// What a send of `len` bytes at `buf` returns, of which the kernel has sent the `first`.
+///
+/// # Safety
+/// The bytes are readable if the kernel has sent any.
+#[inline]
+pub(super) unsafe fn after_first_bytes(
+    fd: c_int,
+    first: Result<usize, c_int>,
+    buf: *const c_void,
+    len: usize,
+    flags: c_int,
+) -> Option<ssize_t> {
+    if first == Ok(len) {
+        return Some(errno::ret_len(first));
+    }
+    let bytes = match first {
+        // SAFETY: the caller's promise: some were sent, so all are readable.
+        Ok(_) => unsafe { slice::from_raw_parts(buf.cast(), len) },
+        Err(_) => &[],
     };
+    after_first(fd, first, &[IoSlice::new(bytes)], flags)
+}
+
+/// What a send of `bufs` returns, of which the kernel has sent the `first` bytes: sends the rest.
+fn after_first(
+    fd: c_int,
+    first: Result<usize, c_int>,
+    bufs: &[IoSlice<'_>],
+    flags: c_int,
+) -> Option<ssize_t> {
     match first {
         Err(libc::EPIPE) if flags & libc::MSG_NOSIGNAL == 0 => {
             signal::raise_sigpipe();

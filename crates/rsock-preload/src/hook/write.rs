@@ -129,6 +129,11 @@ alias! {
 /// `buf` is null or has `len` readable bytes.
 #[inline]
 unsafe fn send_with(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
+    // SAFETY: the caller's promise; the kernel reports other memory.
+    if let Some(first) = unsafe { fdtable::send_bytes_first(fd, buf, len, flags) } {
+        // SAFETY: the kernel has read as many bytes there.
+        return unsafe { transfer::after_first_bytes(fd, first, buf, len, flags) };
+    }
     if datagrams::is_udp(fd) {
         // SAFETY: the caller's promise; no address.
         return unsafe { datagram::send_bytes(fd, buf, len, flags, ptr::null(), 0) };

@@ -43,9 +43,9 @@ const NAMESPACE_SHIFT: u32 = 22;
 /// The number for namespaces beyond the last number, and where namespaces cannot be counted.
 const UNKNOWN: u32 = (1 << 9) - 1;
 
-thread_local! {
+crate::per_thread! {
     /// Key of the process that the tag was made in, and the tag.
-    static TAG: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
+    TAG: Cell<(u32, u32)>, "tag"
 }
 
 /// The calling process, at the cost of two loads.

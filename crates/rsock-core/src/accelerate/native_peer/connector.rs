@@ -26,6 +26,13 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 impl NativeStream {
+    /// Whether the configuration allows connections by rsockets alone to any peer.
+    #[must_use]
+    #[inline]
+    pub fn may_connect_anywhere() -> bool {
+        listener::is_wanted()
+    }
+
     /// Whether the configuration allows a connection to `remote` by rsockets alone, if it refuses
     /// TCP.
     #[must_use]
