@@ -7,7 +7,7 @@
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// Types for which memory full of zero bytes is a valid, shareable value.
 ///
@@ -26,6 +26,11 @@ unsafe impl Zeroed for std::sync::atomic::AtomicU32 {}
 /// A non-null chunk pointer is the start of a live mapping of `PER_CHUNK` values, never unmapped.
 pub(crate) struct Chunked<T: Zeroed, const PER_CHUNK: usize, const CHUNKS: usize> {
     chunks: [AtomicPtr<T>; CHUNKS],
+    /// No chunk from here on is in use.
+    ///
+    /// PERF: a process looks for the last chunk whenever it forks or ends. Searching the array
+    /// would touch all its pages, at 0.7 us each the first time.
+    n_chunks: AtomicUsize,
 }
 
 impl<T: Zeroed, const PER_CHUNK: usize, const CHUNKS: usize> Chunked<T, PER_CHUNK, CHUNKS> {
@@ -33,7 +38,10 @@ impl<T: Zeroed, const PER_CHUNK: usize, const CHUNKS: usize> Chunked<T, PER_CHUN
 
     pub(crate) const fn new() -> Self {
         const { assert!(PER_CHUNK.is_power_of_two() && align_of::<T>() <= 4096) };
-        Self { chunks: [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS] }
+        Self {
+            chunks: [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS],
+            n_chunks: AtomicUsize::new(0),
+        }
     }
 
     /// The value at `index`, if its chunk has been used.
@@ -66,6 +74,9 @@ impl<T: Zeroed, const PER_CHUNK: usize, const CHUNKS: usize> Chunked<T, PER_CHUN
             )
         }
         .ok()?;
+        // Relaxed: the Release below publishes it with the chunk, so a thread that sees a chunk in
+        // use finds it counted.
+        self.n_chunks.fetch_max(index / PER_CHUNK + 1, Ordering::Relaxed);
         // SYNC(chunk): publishes the mapping. Pairs with the Acquire in `get`.
         // INVARIANT: a live mapping of `BYTES` zero bytes.
         if chunk
@@ -79,10 +90,9 @@ impl<T: Zeroed, const PER_CHUNK: usize, const CHUNKS: usize> Chunked<T, PER_CHUN
         self.get(index)
     }
 
-    /// One past the last index whose chunk is in use.
+    /// One past the last index whose chunk is in use, or is about to be.
     pub(crate) fn end(&self) -> usize {
-        let used = |chunk: &AtomicPtr<T>| !chunk.load(Ordering::Relaxed).is_null();
-        self.chunks.iter().rposition(used).map_or(0, |last| (last + 1) * PER_CHUNK)
+        self.n_chunks.load(Ordering::Relaxed) * PER_CHUNK
     }
 }
 
