@@ -87,6 +87,8 @@ impl PollDescriptor<'_> {
 
 /// Calls with up to this many entries allocate nothing.
 const FEW: usize = 16;
+/// While rings have events, the kernel is asked about a few entries once in this time, nanoseconds.
+const ASK_KERNEL: u64 = 50_000;
 /// Number of further descriptors of each call: the doorbells, and the notice of closings.
 const N_ADDED: usize = Bells::MOST + 1;
 /// More rings than this are not worth spinning on.
@@ -265,8 +267,9 @@ fn run<'a>(
         // After the first round the kernel is asked in any case: a ring may change again and again
         // without an event for the program, while the kernel has one.
         if round.is_ready || at_once || round.kernel_first || !first {
-            let skip_ends = round.is_ready && !at_once && n > FEW && !is_end_check_due();
-            let asked = ask_kernel(entries, states, &mut fds[..n], skip_ends, !fired);
+            let may_skip = round.is_ready && !at_once;
+            let skipped = if may_skip { skipped_in_kernel(entries) } else { Skipped::Nothing };
+            let asked = ask_kernel(entries, states, &mut fds[..n], skipped, !fired);
             if asked != 0 {
                 sys::ppoll(&mut fds[..n], Some(Duration::ZERO), None)?;
             }
@@ -284,7 +287,7 @@ fn run<'a>(
             continue;
         }
         count_waits(entries, states, Waited::Sleeping);
-        ask_kernel(entries, states, &mut fds[..n], false, false);
+        ask_kernel(entries, states, &mut fds[..n], Skipped::Nothing, false);
         if sleep(entries, states, fds, left, limits)? == Slept::Events {
             let found = collect(entries, states, fds);
             if found != 0 {
@@ -294,14 +297,36 @@ fn run<'a>(
     }
 }
 
-/// Whether it is time to ask the kernel for the ends of many idle connections although there are
-/// other events: once per tick. A program that always has events learns of an end that late.
-fn is_end_check_due() -> bool {
+/// What the kernel is not asked for by a call that has events of rings.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Skipped {
+    Nothing,
+    /// The ends of connections on rings.
+    Ends,
+    All,
+}
+
+/// What a call that has events of rings need not ask the kernel for, because a call of this thread
+/// on the same entries has done so a moment ago. A program that always has events on rings learns
+/// of the kernel's so much later: of a few entries by [`ASK_KERNEL`], of the ends of many
+/// connections by a tick of the clock.
+fn skipped_in_kernel(entries: &[PollDescriptor<'_>]) -> Skipped {
     thread_local! {
-        static CHECKED_AT: Cell<u32> = const { Cell::new(0) };
+        static LAST: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
     }
-    let now = sys::tick();
-    CHECKED_AT.with(|at| at.replace(now) != now)
+    let is_few = entries.len() <= FEW;
+    let now = if is_few { sys::nanos() } else { u64::from(sys::tick()) };
+    let which = entries.iter().fold(u64::from(is_few), |sum, entry| {
+        let asked = u64::from(entry.events.bits()) << 32 | u64::from(entry.fd.cast_unsigned());
+        (sum ^ asked).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32)
+    });
+    let (of, asked_at) = LAST.get();
+    let is_fresh = if is_few { now.wrapping_sub(asked_at) < ASK_KERNEL } else { now == asked_at };
+    if of == which && is_fresh {
+        return if is_few { Skipped::All } else { Skipped::Ends };
+    }
+    LAST.set((which, now));
+    Skipped::Nothing
 }
 
 /// Stops while a stream of the entries is handed off.
@@ -373,15 +398,15 @@ fn ask_kernel(
     entries: &[PollDescriptor<'_>],
     states: &[Option<State<'_>>],
     fds: &mut [libc::pollfd],
-    skip_ends: bool,
+    skipped: Skipped,
     is_quick: bool,
 ) -> usize {
     let mut asked = 0;
     for ((e, state), fd) in entries.iter().zip(states).zip(fds) {
         let events = state.as_ref().map_or(e.events, |s| s.kernel);
-        let skip = state
-            .as_ref()
-            .is_some_and(|s| skip_ends && s.only_ends(e.events) || is_quick && s.is_enough());
+        let is_end = |s: &State<'_>| skipped == Skipped::Ends && s.only_ends(e.events);
+        let may_skip = |s: &State<'_>| is_end(s) || is_quick && s.is_enough();
+        let skip = skipped == Skipped::All || state.as_ref().is_some_and(may_skip);
         let number = if skip { -1 } else { e.number() };
         *fd = libc::pollfd { fd: number, events: sys::poll_bits(events), revents: 0 };
         asked += usize::from(number >= 0);

@@ -12,6 +12,13 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
+/// The monotonic clock in nanoseconds.
+#[inline]
+pub(crate) fn nanos() -> u64 {
+    let now = rsock_verbs::clock::monotonic();
+    now.as_secs().wrapping_mul(1_000_000_000).wrapping_add(now.subsec_nanos().into())
+}
+
 /// The kernel's coarse monotonic clock in milliseconds, wrapping: it advances every 1 to 10 ms. For
 /// work that is due now and then, in calls that have no time to read a precise clock.
 #[inline]

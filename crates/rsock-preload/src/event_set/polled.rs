@@ -72,11 +72,18 @@ impl State {
             own_fds.ready.drain();
             own_fds.take_socket_events(|event| self.note_socket_event(event));
         }
-        let mut is_ready = false;
-        for _ in 0..self.candidates.len() {
-            let Some(number) = self.candidates.pop_front() else { break };
-            is_ready |= matches!(self.look_without_report(set, number), Found::Event(_));
-        }
-        is_ready
+        let n = self.candidates.len();
+        (0..n).map_while(|_| self.next_candidate_reports(set)).fold(false, |any, one| any | one)
+    }
+
+    /// Whether a wait would report a candidate. Looks no further than to the first of these.
+    pub(super) fn has_candidate_to_report(&mut self, set: &EventSet) -> bool {
+        (0..self.candidates.len()).map_while(|_| self.next_candidate_reports(set)).any(|one| one)
+    }
+
+    /// Whether a wait would report the first candidate, which is the last one then.
+    fn next_candidate_reports(&mut self, set: &EventSet) -> Option<bool> {
+        let number = self.candidates.pop_front()?;
+        Some(matches!(self.look_without_report(set, number), Found::Event(_)))
     }
 }

@@ -168,9 +168,7 @@ impl EventSet {
         state.take_announced(self);
         let mut n = 0;
         let has_found = self.has_found.load(Ordering::Acquire);
-        // A thread that finds nothing asks the kernel by its sleep.
-        let may_ask = !state.candidates.is_empty() || state.n_quiet < QUIET;
-        let is_due = asks_kernel || has_found || may_ask && state.is_kernel_due();
+        let is_due = asks_kernel || has_found || state.is_kernel_due(self);
         let is_starved = is_mistaken!(StarvedListener) && !state.candidates.is_empty();
         let is_due = is_due && !is_starved;
         let is_rings_turn = std::mem::take(&mut state.is_rings_turn);
@@ -251,7 +249,9 @@ impl EventSet {
     fn after_sleep(&self, room: &mut [epoll_event], taken: usize) -> usize {
         let mut state = self.lock();
         let mut n = state.without_own(&mut room[..taken]);
-        if taken < room.len() {
+        // Where there was no room for others beside this library's own, the next wait that finds
+        // nothing on the rings asks for them.
+        if taken < room.len() || n == 0 {
             state.note_kernel_asked(self, n);
         } else if n != 0 && n < taken {
             n = state.take_from_kernel(self, room, n);
@@ -327,8 +327,11 @@ impl State {
         self.members.remote.iter().filter_map(of).collect()
     }
 
-    fn is_kernel_due(&mut self) -> bool {
-        self.kernel_asked.is_none_or(|asked| asked.elapsed() >= ASK_KERNEL)
+    /// Whether the kernel is to be asked before the rings. A thread that finds nothing asks it by
+    /// its sleep, which is enough where the kernel had nothing lately.
+    fn is_kernel_due(&mut self, set: &EventSet) -> bool {
+        let is_late = self.kernel_asked.is_none_or(|asked| asked.elapsed() >= ASK_KERNEL);
+        is_late && (self.n_quiet < QUIET || self.has_candidate_to_report(set))
     }
 
     /// Asks the kernel for events; returns how many there are for the program. Then begins to watch

@@ -23,6 +23,7 @@
 //! round trips took five times as long.
 
 use crate::engine::wait::cpu_contention::{CPU_CONTENTION, CpuContention, TIME_SLICE};
+use crate::sys;
 use once_cell::race::OnceBox;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -132,7 +133,7 @@ impl Spin {
         if budget < PROBE_NS && self.is_probe_due() {
             budget = PROBE_NS.min(max);
         }
-        if budget < max / 2 && self.is_long_try_due(now_ns()) {
+        if budget < max / 2 && self.is_long_try_due(sys::nanos()) {
             self.n_long.store(LONG_SPINS, Ordering::Relaxed);
         }
         let n_long = self.n_long.load(Ordering::Relaxed);
@@ -250,12 +251,6 @@ impl Spin {
         let new = if want > old { want } else { old - (old - want) / 16 };
         self.budget_ns.store(new.min(max_ns()).max(2 * PROBE_NS), Ordering::Relaxed);
     }
-}
-
-/// The monotonic clock, in nanoseconds.
-fn now_ns() -> u64 {
-    let now = rsock_verbs::clock::monotonic();
-    now.as_secs().wrapping_mul(1_000_000_000).wrapping_add(now.subsec_nanos().into())
 }
 
 /// Lets other threads that wait for this CPU run; returns for how long they did.
@@ -469,7 +464,7 @@ mod tests {
     fn no_long_spin_is_tried_for_a_peer_that_shares_this_cpu() {
         let spin = with_budget(0);
         for _ in 0..=FIRST_TRY {
-            spin.began_ns.store(now_ns(), Ordering::Relaxed);
+            spin.began_ns.store(sys::nanos(), Ordering::Relaxed);
             assert!(spin.wait_beside(None, ready_at(YIELDS)));
         }
         assert_eq!(budget(&spin), 0, "a long spin would have found that spinning helps");
