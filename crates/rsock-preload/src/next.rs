@@ -6,6 +6,7 @@
 
 use crate::errno;
 use libc::{c_char, c_int, c_uint, c_ulong, c_void, off_t, size_t, ssize_t};
+use rsock_core::accelerate::note_kernel_call;
 use std::ffi::CStr;
 use std::mem;
 use std::ptr;
@@ -71,6 +72,7 @@ macro_rules! next {
                     errno::set(libc::ENOSYS);
                     return $missing;
                 }
+                note_kernel_call();
                 // SAFETY: `at` is the C function of this name, and this is its signature.
                 let f = unsafe {
                     mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($ty),*) -> $ret>(at)

@@ -8,6 +8,7 @@
 //! A call on a few descriptors allocates nothing: `poll(2)` is safe in signal handlers.
 
 use crate::accelerate::ask::Subject;
+use crate::accelerate::kernel_calls::kernel_calls;
 use crate::accelerate::kernel_only_waiter::KernelOnlyWaiter;
 use crate::accelerate::path::{Arming, Bells, Path};
 use crate::accelerate::peer_check::check_peer;
@@ -268,10 +269,14 @@ fn run<'a>(
         // without an event for the program, while the kernel has one.
         if round.is_ready || at_once || round.kernel_first || !first {
             let may_skip = round.is_ready && !at_once;
-            let skipped = if may_skip { skipped_in_kernel(entries) } else { Skipped::Nothing };
+            let look = may_skip.then(|| KernelLook::now(entries));
+            let skipped = look.map_or(Skipped::Nothing, KernelLook::skipped);
             let asked = ask_kernel(entries, states, &mut fds[..n], skipped, !fired);
             if asked != 0 {
                 sys::ppoll(&mut fds[..n], Some(Duration::ZERO), None)?;
+            }
+            if let Some(look) = look.filter(|_| skipped == Skipped::Nothing) {
+                look.note(&fds[..n]);
             }
             let found = collect(entries, states, fds);
             if found != 0 || left == Some(Duration::ZERO) {
@@ -306,27 +311,54 @@ enum Skipped {
     All,
 }
 
-/// What a call that has events of rings need not ask the kernel for, because a call of this thread
-/// on the same entries has done so a moment ago. A program that always has events on rings learns
-/// of the kernel's so much later: of a few entries by [`ASK_KERNEL`], of the ends of many
-/// connections by a tick of the clock.
-fn skipped_in_kernel(entries: &[PollDescriptor<'_>]) -> Skipped {
-    thread_local! {
-        static LAST: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+/// A look at the kernel by a call that has events of rings.
+///
+/// It is spared if a call of this thread on the same entries has found nothing in the kernel a
+/// moment ago, and the thread has made no system call for the program since. So a program that
+/// always has events on rings learns of what other threads and processes do in the kernel so much
+/// later: of a few entries by [`ASK_KERNEL`], of the ends of many connections by a tick of the
+/// clock.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct KernelLook {
+    /// Which entries, and what is asked of them.
+    entries: u64,
+    is_few: bool,
+    /// In nanoseconds for a few entries, otherwise in ticks.
+    at: u64,
+    kernel_calls: u32,
+}
+
+thread_local! {
+    /// The last look of this thread that found nothing.
+    static LAST_LOOK: Cell<Option<KernelLook>> = const { Cell::new(None) };
+}
+
+impl KernelLook {
+    fn now(entries: &[PollDescriptor<'_>]) -> Self {
+        let is_few = entries.len() <= FEW;
+        let at = if is_few { sys::nanos() } else { u64::from(sys::tick()) };
+        let entries = entries.iter().fold(0u64, |sum, entry| {
+            let asked = u64::from(entry.events.bits()) << 32 | u64::from(entry.fd.cast_unsigned());
+            (sum ^ asked).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32)
+        });
+        Self { entries, is_few, at, kernel_calls: kernel_calls() }
     }
-    let is_few = entries.len() <= FEW;
-    let now = if is_few { sys::nanos() } else { u64::from(sys::tick()) };
-    let which = entries.iter().fold(u64::from(is_few), |sum, entry| {
-        let asked = u64::from(entry.events.bits()) << 32 | u64::from(entry.fd.cast_unsigned());
-        (sum ^ asked).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32)
-    });
-    let (of, asked_at) = LAST.get();
-    let is_fresh = if is_few { now.wrapping_sub(asked_at) < ASK_KERNEL } else { now == asked_at };
-    if of == which && is_fresh {
-        return if is_few { Skipped::All } else { Skipped::Ends };
+
+    fn skipped(self) -> Skipped {
+        let Some(last) = LAST_LOOK.get() else { return Skipped::Nothing };
+        let is_same = Self { at: last.at, ..self } == last;
+        match self.at.wrapping_sub(last.at) {
+            passed if is_same && self.is_few && passed < ASK_KERNEL => Skipped::All,
+            0 if is_same && !self.is_few => Skipped::Ends,
+            _ => Skipped::Nothing,
+        }
     }
-    LAST.set((which, now));
-    Skipped::Nothing
+
+    /// Remembers the look, if the kernel had nothing.
+    fn note(self, fds: &[libc::pollfd]) {
+        let had_nothing = fds.iter().all(|fd| fd.revents == 0);
+        LAST_LOOK.set(had_nothing.then_some(self));
+    }
 }
 
 /// Stops while a stream of the entries is handed off.

@@ -1,5 +1,6 @@
 //! The kernel's TCP socket of a stream: what it holds, and system calls on it.
 
+use crate::accelerate::kernel_calls::note_kernel_call;
 use crate::sys;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
@@ -47,6 +48,7 @@ pub(super) fn kernel_recv(
     bufs: &mut [IoSliceMut<'_>],
     flags: RecvFlags,
 ) -> Result<usize, Errno> {
+    note_kernel_call();
     // One buffer costs the kernel less than a list.
     if let [one] = bufs {
         return recv(fd, &mut **one, flags).map(|(n, _)| n);
@@ -59,6 +61,7 @@ pub(super) fn kernel_send(
     bufs: &[IoSlice<'_>],
     flags: SendFlags,
 ) -> Result<usize, Errno> {
+    note_kernel_call();
     let flags = flags | SendFlags::NOSIGNAL;
     // One buffer costs the kernel less than a list.
     if let [one] = bufs {

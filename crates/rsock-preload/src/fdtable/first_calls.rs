@@ -7,7 +7,7 @@ use super::entry;
 use super::word::{ADOPTING, CANDIDATE, Word};
 use crate::{errno, guard, tcp_only};
 use libc::{c_int, c_void};
-use rsock_core::accelerate::{FallbackReason, is_nonblocking};
+use rsock_core::accelerate::{FallbackReason, is_nonblocking, note_kernel_call};
 use rsock_core::interrupt::{self, Section};
 use rsock_verbs::raw;
 use rustix::fd::BorrowedFd;
@@ -165,6 +165,7 @@ fn by_kernel(
     if !claim::replace(entry, word.0, claimed.0) {
         return None;
     }
+    note_kernel_call();
     let result = call().map_err(|e| errno::of(&e));
     // A word that has no room for the number is adopted by the next call, and stays on TCP then:
     // the kernel has counted more.
