@@ -137,7 +137,7 @@ impl Spin {
         }
         let n_long = self.n_long.load(Ordering::Relaxed);
         let longest = if n_long == 0 { budget } else { max.saturating_mul(2) };
-        if longest != 0 && !self.is_cpu_wanted(offer_cpu) {
+        if longest != 0 && !self.is_cpu_wanted(|| offer_cpu(contention)) {
             match spin_for(longest, &ready) {
                 Spun::Ready(took) => {
                     self.learn_hit(took);
@@ -259,10 +259,19 @@ fn now_ns() -> u64 {
 }
 
 /// Lets other threads that wait for this CPU run; returns for how long they did.
-fn offer_cpu() -> Duration {
+fn offer_cpu(contention: Option<&CpuContention>) -> Duration {
     let offered = Instant::now();
     rustix::thread::sched_yield();
-    offered.elapsed()
+    let took = offered.elapsed();
+    report_slice(contention, took);
+    took
+}
+
+/// Reports that other threads had this CPU for as long as `took`, if that is a time slice.
+fn report_slice(contention: Option<&CpuContention>, took: Duration) {
+    if let Some(contention) = contention.filter(|_| took >= TIME_SLICE) {
+        contention.report();
+    }
 }
 
 /// How a spin ended.
@@ -369,6 +378,15 @@ mod tests {
         let too_late = ready_at(FREE_TURNS * stretch() + 2);
         assert!(!spin.wait_beside(Some(&contention), too_late));
         assert_eq!(budget(&spin), MAX_NS, "nothing is learnt from it");
+    }
+
+    #[test]
+    fn an_offer_that_takes_a_time_slice_reports_contention() {
+        let contention = CpuContention::new();
+        report_slice(Some(&contention), SWITCHES);
+        assert!(!contention.has_been_reported());
+        report_slice(Some(&contention), TIME_SLICE);
+        assert!(contention.has_been_reported());
     }
 
     #[test]
