@@ -205,7 +205,8 @@ impl EventSet {
             StreamRef::Accelerated(stream) => stream.has_changed_since(*mark),
             StreamRef::Native(_) => false,
         };
-        if !spin_until(|| own_fds.ready.has_any() || remote.iter().any(has_changed)) {
+        let has_news = || own_fds.ready.has_any() || remote.iter().any(has_changed);
+        if !spin_until(|| own_fds.ready.is_peer_elsewhere(), has_news) {
             return false;
         }
         let mut changed = remote.iter().filter(|remote| has_changed(remote)).peekable();

@@ -19,6 +19,7 @@ use crate::error::Error;
 use crate::sync::ready_set::{QUEUES, ReadySet};
 use crate::sync::waiter::{BELL, WaitLine};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Which of the watched completion queues have something new.
@@ -27,6 +28,8 @@ pub struct SoftReadySet {
     pages: Arc<Pages>,
     /// Rung for the thread that sleeps on the set.
     bell: SoftBell,
+    /// The CPU of the thread whose ring was last drained, plus 1; 0 if unknown.
+    woken_from: AtomicU32,
     created: CreationStamp,
 }
 
@@ -140,8 +143,14 @@ pub(super) fn announce(line: &WaitLine, segment: &Mapping) {
 fn ring(set: &ReadySet) {
     let bits = set.line.ring();
     if bits != 0 {
+        set.line.set_woken_from(this_cpu());
         wake_sleepers(&set.line, bits);
     }
+}
+
+/// The CPU that this thread runs on.
+fn this_cpu() -> u32 {
+    u32::try_from(rustix::thread::sched_getcpu()).unwrap_or(0)
 }
 
 impl SoftReadySet {
@@ -155,7 +164,12 @@ impl SoftReadySet {
             of_links: Mutex::default(),
             numbers: Mutex::default(),
         };
-        Ok(Self { pages: Arc::new(pages), bell: SoftBell::new()?, created: CreationStamp::now() })
+        Ok(Self {
+            pages: Arc::new(pages),
+            bell: SoftBell::new()?,
+            woken_from: AtomicU32::new(0),
+            created: CreationStamp::now(),
+        })
     }
 
     /// Has `cq` announced to this set from the next [`SoftCq::announce_next`] on.
@@ -204,6 +218,14 @@ impl SoftReadySet {
         self.pages.for_each(|set| set.take(|number| found(ReadyNumber(number))));
     }
 
+    /// Whether the thread whose ring was last drained ran on another CPU than this thread. `None` if
+    /// that is unknown.
+    #[must_use]
+    pub fn is_peer_elsewhere(&self) -> Option<bool> {
+        let from = self.woken_from.load(Ordering::Relaxed).checked_sub(1)?;
+        Some(from != this_cpu())
+    }
+
     /// [Arms](Self::arm) the set, and [takes](Self::take) what has been announced by then. Where
     /// more comes each time, it gives up after a few rounds and makes the descriptor readable: a
     /// hostile peer announces as fast as a thread takes.
@@ -240,8 +262,15 @@ impl SoftReadySet {
         bell::ring(self.bell.id());
     }
 
-    /// Takes the rings of the descriptor; returns whether there were any.
+    /// Takes the rings of the descriptor; returns whether there were any. Call before
+    /// [`Self::take`], so that it is known which peer has rung.
     pub fn drain(&self) -> bool {
+        self.pages.for_each(|set| {
+            let from = set.line.woken_from().filter(|_| set.has_any());
+            if let Some(cpu) = from {
+                self.woken_from.store(cpu.wrapping_add(1), Ordering::Relaxed);
+            }
+        });
         self.bell.take()
     }
 }

@@ -38,6 +38,8 @@ pub(crate) struct WaitLine<P: Platform = Native> {
     bells: [P::U64; BELLS],
     /// Where the ready set lies in the segment of the line's owner; 0 means none.
     ready_set: P::U64,
+    /// The CPU on which the last notifier ran that woke sleepers, plus 1; 0 if it did not say.
+    woken_from: P::U32,
 }
 
 impl<P: Platform> WaitLine<P> {
@@ -48,6 +50,7 @@ impl<P: Platform> WaitLine<P> {
             ready_queue: P::U32::new(0),
             bells: std::array::from_fn(|_| P::U64::new(0)),
             ready_set: P::U64::new(0),
+            woken_from: P::U32::new(0),
         }
     }
 
@@ -101,6 +104,16 @@ impl<P: Platform> WaitLine<P> {
         &self.armed
     }
 
+    /// On which CPU the last notifier ran that woke sleepers, if it said so. A peer may say anything.
+    pub(crate) fn woken_from(&self) -> Option<u32> {
+        self.woken_from.load(Ordering::Relaxed).checked_sub(1)
+    }
+
+    /// Says on which CPU the notifier runs. Called before it wakes sleepers.
+    pub(crate) fn set_woken_from(&self, cpu: u32) {
+        self.woken_from.store(cpu.wrapping_add(1), Ordering::Relaxed);
+    }
+
     /// The bell at index `i`; 0 means none.
     pub(crate) fn bell(&self, i: usize) -> u64 {
         self.bells[i].load(Ordering::Relaxed)
@@ -138,5 +151,15 @@ mod tests {
         assert_ne!(line.word().load(Ordering::Relaxed), expected);
         assert_eq!(line.ring(), FUTEX);
         assert_eq!(line.ring(), 0);
+    }
+
+    #[test]
+    fn a_line_names_the_cpu_that_it_was_woken_from_if_a_notifier_said_so() {
+        let line = WaitLine::<Native>::fresh();
+        assert_eq!(line.woken_from(), None);
+        line.set_woken_from(0);
+        assert_eq!(line.woken_from(), Some(0));
+        line.set_woken_from(u32::MAX);
+        assert_eq!(line.woken_from(), None, "no CPU");
     }
 }

@@ -6,7 +6,7 @@ pub(super) mod event_count;
 pub(super) mod spin;
 mod thread_bell;
 
-pub use spin::{longest_spin, spin_on};
+pub use spin::{longest_spin, spin_on, spin_on_peer};
 pub use thread_bell::ThreadBell;
 
 use crate::engine::QpStream;

@@ -7,6 +7,7 @@ use crate::soft::{Link, ReadyNumber, SoftContext, SoftReadySet};
 use crate::sync::ready_set::QUEUES;
 use crate::{Completion, CompletionQueue, Error, QueuePair, SendFlags, WrId, family};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -60,6 +61,37 @@ fn a_peer_announces_what_it_sends_once_for_each_time_that_the_queue_is_armed() {
     b.cq.announce_next();
     send(&a, &b);
     assert_eq!(taken(&set), [], "the set does not watch it any more");
+}
+
+/// Binds the calling thread to one CPU.
+fn stay_on_one_cpu() {
+    let mut cpus = CpuSet::new();
+    cpus.set(sched_getcpu());
+    sched_setaffinity(None, &cpus).expect("affinity");
+}
+
+#[test]
+fn the_cpu_of_a_peer_is_known_once_it_has_rung() {
+    let _dog = Watchdog::new("ready set");
+    stay_on_one_cpu();
+    let (a, b) = pair();
+    let set = SoftReadySet::new().expect("set");
+    let number = set.watch(&b.cq).expect("watched");
+    let announce = || {
+        b.cq.announce_next();
+        send(&a, &b);
+        let has_rung = set.drain();
+        assert_eq!(taken(&set), [number]);
+        drain(&b);
+        has_rung
+    };
+    assert!(!announce());
+    assert_eq!(set.is_peer_elsewhere(), None, "no thread slept");
+    assert!(set.arm());
+    assert!(announce());
+    assert_eq!(set.is_peer_elsewhere(), Some(false));
+    assert!(!announce());
+    assert_eq!(set.is_peer_elsewhere(), Some(false), "it is remembered");
 }
 
 #[test]
