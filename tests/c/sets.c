@@ -236,6 +236,92 @@ static void first_at_limit(int fd)
 	exchange(set, fd, 1);
 }
 
+/* --- Connections that have carried hardly anything: the kernel alone watches them. --- */
+
+static void ends_of_first_watches(int fd)
+{
+	struct epoll_event event = {.events = EPOLLIN, .data.u64 = 7};
+	struct epoll_event *bad = no_memory();
+	int set = new_set(), gone = new_set();
+	SHOW(epoll_ctl(set, EPOLL_CTL_MOD, fd, &event));
+	SHOW(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL));
+	SHOW(epoll_ctl(set, EPOLL_CTL_ADD, fd, bad));
+	SHOW(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+	SHOW(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+	SHOW(epoll_ctl(set, EPOLL_CTL_MOD, fd, bad));
+	SHOW(epoll_ctl(gone, EPOLL_CTL_DEL, fd, NULL));
+	event.events = EPOLLOUT;
+	event.data.u64 = 8;
+	SHOW(epoll_ctl(set, EPOLL_CTL_MOD, fd, &event));
+	event.data.u64 = 0;
+	SHOW(epoll_wait(set, &event, 1, -1));
+	CHECK(event.events == EPOLLOUT && event.data.u64 == 8);
+	SHOW(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL));
+	SHOW(epoll_wait(set, &event, 1, 0));
+	/* A set that is closed, and perhaps used again for another, takes its watch with it. */
+	add(gone, fd);
+	CHECK(close(gone) == 0);
+	int next = new_set();
+	add(set, fd);
+	exchange(set, fd, 1);
+	SHOW(epoll_wait(next, &event, 1, 0));
+	add(next, fd);
+	SHOW(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL));
+	exchange(next, fd, 2);
+}
+
+struct addition {
+	int set, fd;
+};
+
+static void *add_in_thread(void *arg)
+{
+	struct addition *what = arg;
+	add(what->set, what->fd);
+	return NULL;
+}
+
+static int next_connection(void)
+{
+	if (listener >= 0)
+		return accept(listener, NULL, NULL);
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	CHECK(fd >= 0);
+	CHECK(connect(fd, (struct sockaddr *)&server_address, sizeof(server_address)) == 0);
+	return fd;
+}
+
+/* A byte there and back, for which this end waits in `set` if there is one. */
+static void ping(int set, int fd)
+{
+	char byte = 'x';
+	if (listener < 0)
+		put(fd, &byte, 1);
+	if (set >= 0)
+		await_input(set);
+	CHECK(read(fd, &byte, 1) == 1 && byte == 'x');
+	if (listener >= 0)
+		put(fd, &byte, 1);
+}
+
+/* A thread adds connections to sets, while another one makes so many calls that the library takes them over. */
+static void added_meanwhile(int fd)
+{
+	(void)fd;
+	for (int i = 0; i < 60; i++) {
+		struct addition what = {.set = new_set(), .fd = next_connection()};
+		CHECK(what.fd >= 0);
+		pthread_t thread;
+		CHECK(pthread_create(&thread, NULL, add_in_thread, &what) == 0);
+		for (int n = 0; n < 2 + i % 6; n++)
+			ping(-1, what.fd);
+		CHECK(pthread_join(thread, NULL) == 0);
+		for (int n = 0; n < 60; n++)
+			ping(what.set, what.fd);
+		CHECK(close(i % 2 ? what.set : what.fd) == 0 && close(i % 2 ? what.fd : what.set) == 0);
+	}
+}
+
 /* --- The kernel allows no more epoll watches. Only in a guest of the lab: the limit is the whole kernel's. --- */
 
 #define LIMIT "/proc/sys/fs/epoll/max_user_watches"
@@ -315,6 +401,8 @@ static const struct part parts[] = {
 	{"page_edge", page_edge, page_edge},
 	{"at_limit", at_limit, at_limit},
 	{"first_at_limit", first_at_limit, first_at_limit},
+	{"ends_of_first_watches", ends_of_first_watches, ends_of_first_watches},
+	{"added_meanwhile", added_meanwhile, added_meanwhile},
 	{"last_watch", echo, last_watch},
 	{"back_without_watch", echo, back_without_watch},
 };
