@@ -238,49 +238,6 @@ static void first_at_limit(int fd)
 
 /* --- Connections that have carried hardly anything: the kernel alone watches them. --- */
 
-static void ends_of_first_watches(int fd)
-{
-	struct epoll_event event = {.events = EPOLLIN, .data.u64 = 7};
-	struct epoll_event *bad = no_memory();
-	int set = new_set(), gone = new_set();
-	SHOW(epoll_ctl(set, EPOLL_CTL_MOD, fd, &event));
-	SHOW(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL));
-	SHOW(epoll_ctl(set, EPOLL_CTL_ADD, fd, bad));
-	SHOW(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
-	SHOW(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
-	SHOW(epoll_ctl(set, EPOLL_CTL_MOD, fd, bad));
-	SHOW(epoll_ctl(gone, EPOLL_CTL_DEL, fd, NULL));
-	event.events = EPOLLOUT;
-	event.data.u64 = 8;
-	SHOW(epoll_ctl(set, EPOLL_CTL_MOD, fd, &event));
-	event.data.u64 = 0;
-	SHOW(epoll_wait(set, &event, 1, -1));
-	CHECK(event.events == EPOLLOUT && event.data.u64 == 8);
-	SHOW(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL));
-	SHOW(epoll_wait(set, &event, 1, 0));
-	/* A set that is closed, and perhaps used again for another, takes its watch with it. */
-	add(gone, fd);
-	CHECK(close(gone) == 0);
-	int next = new_set();
-	add(set, fd);
-	exchange(set, fd, 1);
-	SHOW(epoll_wait(next, &event, 1, 0));
-	add(next, fd);
-	SHOW(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL));
-	exchange(next, fd, 2);
-}
-
-struct addition {
-	int set, fd;
-};
-
-static void *add_in_thread(void *arg)
-{
-	struct addition *what = arg;
-	add(what->set, what->fd);
-	return NULL;
-}
-
 static int next_connection(void)
 {
 	if (listener >= 0)
@@ -304,11 +261,61 @@ static void ping(int set, int fd)
 		put(fd, &byte, 1);
 }
 
+static void ends_of_first_watches(int known)
+{
+	(void)known;
+	int fd = next_connection();
+	CHECK(fd >= 0);
+	struct epoll_event event = {.events = EPOLLIN, .data.u64 = 7};
+	struct epoll_event *bad = no_memory();
+	int set = new_set(), gone = new_set();
+	SHOW(epoll_ctl(set, EPOLL_CTL_MOD, fd, &event));
+	SHOW(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL));
+	SHOW(epoll_ctl(set, EPOLL_CTL_ADD, fd, bad));
+	SHOW(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+	SHOW(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+	SHOW(epoll_ctl(set, EPOLL_CTL_MOD, fd, bad));
+	SHOW(epoll_ctl(gone, EPOLL_CTL_DEL, fd, NULL));
+	event.events = EPOLLOUT;
+	event.data.u64 = 8;
+	SHOW(epoll_ctl(set, EPOLL_CTL_MOD, fd, &event));
+	event.data.u64 = 0;
+	SHOW(epoll_wait(set, &event, 1, -1));
+	CHECK(event.events == EPOLLOUT && event.data.u64 == 8);
+	SHOW(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL));
+	SHOW(epoll_wait(set, &event, 1, 0));
+	/* A set that is closed, and perhaps used again for another, takes its watch with it. */
+	add(gone, fd);
+	CHECK(close(gone) == 0);
+	int next = new_set();
+	for (int n = 0; n < 400; n++) {
+		ping(-1, fd);
+		CHECK(epoll_wait(next, &event, 1, 0) == 0);
+	}
+	add(set, fd);
+	exchange(set, fd, 1);
+	SHOW(epoll_wait(next, &event, 1, 0));
+	add(next, fd);
+	SHOW(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL));
+	exchange(next, fd, 2);
+}
+
+struct addition {
+	int set, fd;
+};
+
+static void *add_in_thread(void *arg)
+{
+	struct addition *what = arg;
+	add(what->set, what->fd);
+	return NULL;
+}
+
 /* A thread adds connections to sets, while another one makes so many calls that the library takes them over. */
 static void added_meanwhile(int fd)
 {
 	(void)fd;
-	for (int i = 0; i < 60; i++) {
+	for (int i = 0; i < 36; i++) {
 		struct addition what = {.set = new_set(), .fd = next_connection()};
 		CHECK(what.fd >= 0);
 		pthread_t thread;
@@ -316,7 +323,7 @@ static void added_meanwhile(int fd)
 		for (int n = 0; n < 2 + i % 6; n++)
 			ping(-1, what.fd);
 		CHECK(pthread_join(thread, NULL) == 0);
-		for (int n = 0; n < 60; n++)
+		for (int n = 0; n < 400; n++)
 			ping(what.set, what.fd);
 		CHECK(close(i % 2 ? what.set : what.fd) == 0 && close(i % 2 ? what.fd : what.set) == 0);
 	}

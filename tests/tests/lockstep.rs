@@ -12,6 +12,16 @@ use rsock_tests::lockstep::{Seeds, assert_no_difference};
 /// Programs with the same seeds always, and as many with others each time.
 const PROGRAMS: u64 = 1_000;
 
+/// Seeds of programs that once returned something else with the library.
+const DIFFERED: [u64; 1] = [52_001_530];
+
+#[test]
+fn programs_that_once_differed_return_what_they_return_without_the_library() {
+    for first in DIFFERED {
+        assert_no_difference(&LockstepNet::new(), Seeds { first, n: 1 });
+    }
+}
+
 #[test]
 fn programs_with_known_seeds_return_what_they_return_without_the_library() {
     assert_no_difference(&LockstepNet::new(), Seeds { first: 0, n: PROGRAMS });

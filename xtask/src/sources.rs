@@ -94,6 +94,7 @@ const UNSAFE_HERE: &[&str] = &[
     "crates/rsock-verbs/src/high_fd.rs",
     "crates/rsock-verbs/src/own_fd.rs",
     "crates/rsock-verbs/src/fault",
+    "crates/rsock-verbs/src/per_thread.rs",
     "crates/rsock-verbs/src/raw.rs",
     "crates/rsock-verbs/src/untrusted",
     "crates/rsock-verbs/src/sparse.rs",

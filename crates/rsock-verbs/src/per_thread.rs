@@ -4,7 +4,7 @@
 //! dynamic model of thread-local storage), because such a library may be loaded at any time. One
 //! that is preloaded, or linked, is there when the process starts, so its memory can lie at a fixed
 //! distance from the thread pointer (the initial-exec model). The stable compiler has no way to ask
-//! for that, so [`per_thread!`](crate::per_thread) declares the memory in assembly. A library that
+//! for that, so [`per_thread!`](crate::per_thread!) declares the memory in assembly. A library that
 //! is loaded later takes some bytes of the room that the loader keeps for such libraries.
 //!
 //! PERF: a request of ab on a connection of its own made thirty such calls, 400 of the library's
@@ -48,6 +48,11 @@ macro_rules! per_thread {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         $(#[$doc])*
         #[derive(Clone, Copy, Debug)]
+        #[allow(
+            non_camel_case_types,
+            clippy::upper_case_acronyms,
+            reason = "it takes the place of a static"
+        )]
         $vis struct $name;
 
         #[cfg(all(target_arch = "x86_64", not(miri)))]

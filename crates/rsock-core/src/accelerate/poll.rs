@@ -8,7 +8,7 @@
 //! A call on a few descriptors allocates nothing: `poll(2)` is safe in signal handlers.
 
 use crate::accelerate::ask::Subject;
-use crate::accelerate::kernel_calls::kernel_calls;
+use crate::accelerate::kernel_look::{FEW, KernelLook, Skipped};
 use crate::accelerate::kernel_only_waiter::KernelOnlyWaiter;
 use crate::accelerate::path::{Arming, Bells, Path};
 use crate::accelerate::peer_check::check_peer;
@@ -26,7 +26,6 @@ use rsock_proto::switch::{
 };
 use rustix::event::PollFlags;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::cell::Cell;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -86,10 +85,6 @@ impl PollDescriptor<'_> {
     }
 }
 
-/// Calls with up to this many entries allocate nothing.
-const FEW: usize = 16;
-/// While rings have events, the kernel is asked about a few entries once in this time, nanoseconds.
-const ASK_KERNEL: u64 = 50_000;
 /// Number of further descriptors of each call: the doorbells, and the notice of closings.
 const N_ADDED: usize = Bells::MOST + 1;
 /// More rings than this are not worth spinning on.
@@ -269,7 +264,8 @@ fn run<'a>(
         // without an event for the program, while the kernel has one.
         if round.is_ready || at_once || round.kernel_first || !first {
             let may_skip = round.is_ready && !at_once;
-            let look = may_skip.then(|| KernelLook::now(entries));
+            let asked = entries.iter().map(|entry| (entry.fd, entry.events));
+            let look = may_skip.then(|| KernelLook::now(asked));
             let skipped = look.map_or(Skipped::Nothing, KernelLook::skipped);
             let asked = ask_kernel(entries, states, &mut fds[..n], skipped, !fired);
             if asked != 0 {
@@ -299,65 +295,6 @@ fn run<'a>(
                 return Ok(found);
             }
         }
-    }
-}
-
-/// What the kernel is not asked for by a call that has events of rings.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Skipped {
-    Nothing,
-    /// The ends of connections on rings.
-    Ends,
-    All,
-}
-
-/// A look at the kernel by a call that has events of rings.
-///
-/// It is spared if a call of this thread on the same entries has found nothing in the kernel a
-/// moment ago, and the thread has made no system call for the program since. So a program that
-/// always has events on rings learns of what other threads and processes do in the kernel so much
-/// later: of a few entries by [`ASK_KERNEL`], of the ends of many connections by a tick of the
-/// clock.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct KernelLook {
-    /// Which entries, and what is asked of them.
-    entries: u64,
-    is_few: bool,
-    /// In nanoseconds for a few entries, otherwise in ticks.
-    at: u64,
-    kernel_calls: u32,
-}
-
-thread_local! {
-    /// The last look of this thread that found nothing.
-    static LAST_LOOK: Cell<Option<KernelLook>> = const { Cell::new(None) };
-}
-
-impl KernelLook {
-    fn now(entries: &[PollDescriptor<'_>]) -> Self {
-        let is_few = entries.len() <= FEW;
-        let at = if is_few { sys::nanos() } else { u64::from(sys::tick()) };
-        let entries = entries.iter().fold(0u64, |sum, entry| {
-            let asked = u64::from(entry.events.bits()) << 32 | u64::from(entry.fd.cast_unsigned());
-            (sum ^ asked).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32)
-        });
-        Self { entries, is_few, at, kernel_calls: kernel_calls() }
-    }
-
-    fn skipped(self) -> Skipped {
-        let Some(last) = LAST_LOOK.get() else { return Skipped::Nothing };
-        let is_same = Self { at: last.at, ..self } == last;
-        match self.at.wrapping_sub(last.at) {
-            passed if is_same && self.is_few && passed < ASK_KERNEL => Skipped::All,
-            0 if is_same && !self.is_few => Skipped::Ends,
-            _ => Skipped::Nothing,
-        }
-    }
-
-    /// Remembers the look, if the kernel had nothing.
-    fn note(self, fds: &[libc::pollfd]) {
-        let had_nothing = fds.iter().all(|fd| fd.revents == 0);
-        LAST_LOOK.set(had_nothing.then_some(self));
     }
 }
 

@@ -1,6 +1,6 @@
 //! The kernel's TCP socket of a stream: what it holds, and system calls on it.
 
-use crate::accelerate::kernel_calls::note_kernel_call;
+use crate::accelerate::kernel_look::note_kernel_call;
 use crate::sys;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;

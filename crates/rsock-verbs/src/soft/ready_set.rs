@@ -218,8 +218,8 @@ impl SoftReadySet {
         self.pages.for_each(|set| set.take(|number| found(ReadyNumber(number))));
     }
 
-    /// Whether the thread whose ring was last drained ran on another CPU than this thread. `None` if
-    /// that is unknown.
+    /// Whether the thread whose ring was last drained ran on another CPU than this thread. `None`
+    /// if that is unknown.
     #[must_use]
     pub fn is_peer_elsewhere(&self) -> Option<bool> {
         let from = self.woken_from.load(Ordering::Relaxed).checked_sub(1)?;

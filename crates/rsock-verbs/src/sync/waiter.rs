@@ -104,7 +104,8 @@ impl<P: Platform> WaitLine<P> {
         &self.armed
     }
 
-    /// On which CPU the last notifier ran that woke sleepers, if it said so. A peer may say anything.
+    /// On which CPU the last notifier ran that woke sleepers, if it said so. A peer may say
+    /// anything.
     pub(crate) fn woken_from(&self) -> Option<u32> {
         self.woken_from.load(Ordering::Relaxed).checked_sub(1)
     }

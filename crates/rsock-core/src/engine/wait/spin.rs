@@ -18,11 +18,11 @@
 //! one that sleeps is woken at once. PERF: beside two endless loops on two CPUs, round trips of a
 //! byte (`rsock perf rr`) went from 335 a second to 131,000 (medians of three runs by turns).
 //!
-//! An epoll set knows on which CPU the peer ran when it last woke the waiter, and there its waits do
-//! better. If the peer shares this CPU, they do not spin at all. If it runs on another one, they
-//! spin, because to wake a thread on another busy CPU takes both CPUs long. PERF: nginx with one connection
-//! of wrk, each bound to a CPU with an endless loop, went from 7,400 requests a second to 82,000
-//! (kernel TCP: 8,700; medians of three runs by turns).
+//! An epoll set knows on which CPU the peer ran when it last woke the waiter, and there its waits
+//! do better. If the peer shares this CPU, they do not spin at all. If it runs on another one, they
+//! spin, because to wake a thread on another busy CPU takes both CPUs long. PERF: nginx with one
+//! connection of wrk, each bound to a CPU with an endless loop, went from 7,400 requests a second
+//! to 82,000 (kernel TCP: 8,700; medians of three runs by turns).
 //!
 //! A peer behind a device is awaited in the same way. A software device runs on the CPUs of its
 //! users, in threads that a spinning user keeps from running: without the pauses and the yields its
