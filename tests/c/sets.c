@@ -236,8 +236,6 @@ static void first_at_limit(int fd)
 	exchange(set, fd, 1);
 }
 
-/* --- Connections that have carried hardly anything: the kernel alone watches them. --- */
-
 static int next_connection(void)
 {
 	if (listener >= 0)
@@ -247,6 +245,42 @@ static int next_connection(void)
 	CHECK(connect(fd, (struct sockaddr *)&server_address, sizeof(server_address)) == 0);
 	return fd;
 }
+
+/* --- Two streams that are always ready, and room for one event: each has its turn. --- */
+
+static void turns(int fd)
+{
+	int set = new_set(), other = next_connection();
+	struct epoll_event event = {.events = EPOLLIN};
+	int n[2] = {0};
+	char byte = 'x';
+	CHECK(other >= 0);
+	/* Both leave TCP, one after the other. */
+	add(set, fd);
+	exchange(set, fd, 1);
+	CHECK(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL) == 0);
+	add(set, other);
+	exchange(set, other, 2);
+	put(fd, &byte, 1);
+	put(other, &byte, 1);
+	event.data.u64 = 0;
+	CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+	event.data.u64 = 1;
+	CHECK(epoll_ctl(set, EPOLL_CTL_MOD, other, &event) == 0);
+	struct pollfd both[2] = {{.fd = fd, .events = POLLIN}, {.fd = other, .events = POLLIN}};
+	while (poll(both, 2, -1) != 2)
+		sched_yield();
+	for (int i = 0; i < 200; i++) {
+		/* Longer than the library goes without a look at the kernel. */
+		CHECK(usleep(100) == 0);
+		CHECK(epoll_wait(set, &event, 1, -1) == 1 && event.events == EPOLLIN && event.data.u64 < 2);
+		n[event.data.u64]++;
+	}
+	printf("each had its turn: %d\n", n[0] > 50 && n[1] > 50);
+	CHECK(read(fd, &byte, 1) == 1 && read(other, &byte, 1) == 1);
+}
+
+/* --- Connections that have carried hardly anything: the kernel alone watches them. --- */
 
 /* A byte there and back, for which this end waits in `set` if there is one. */
 static void ping(int set, int fd)
@@ -408,6 +442,7 @@ static const struct part parts[] = {
 	{"page_edge", page_edge, page_edge},
 	{"at_limit", at_limit, at_limit},
 	{"first_at_limit", first_at_limit, first_at_limit},
+	{"turns", turns, turns},
 	{"ends_of_first_watches", ends_of_first_watches, ends_of_first_watches},
 	{"added_meanwhile", added_meanwhile, added_meanwhile},
 	{"last_watch", echo, last_watch},

@@ -39,8 +39,8 @@ parts! {
     allocator: exchange close;
     sandbox: kill kill_by_syscall refuse;
     missing: write read handled killed flip;
-    sets: control loops waits page_edge at_limit first_at_limit ends_of_first_watches
-        added_meanwhile;
+    sets: control loops waits page_edge at_limit first_at_limit turns
+        ends_of_first_watches added_meanwhile;
     shared_sets: exec_set exec_set_alone exec_deleted exec_set_in_set exec_renamed spawn_set
         spawn_passed pass_set pass_set_alone pass_set_in_set pass_deleted pass_inner
         deep_from_inside deep_from_outside deep_late in_unknown in_inherited fork_changes

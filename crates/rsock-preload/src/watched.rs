@@ -167,7 +167,13 @@ impl Change {
     }
 }
 
-/// The kernel's watch of `fd`, if it has one, for a caller that makes a member of it. Waits for
+/// The kernel's watch of `fd`, if it has one and no thread is changing it.
+pub(crate) fn kernel_watch_of(fd: c_int) -> Option<KernelWatch> {
+    let word = word(fd);
+    (word & (BY_KERNEL | CHANGING) == BY_KERNEL).then_some(KernelWatch(word & !BY_KERNEL))
+}
+
+/// The kernel's watch of `fd`, if it has one, for a caller that changes it. Waits for
 /// threads that change it.
 pub(crate) fn take_kernel_watch(fd: c_int) -> Option<(Change, KernelWatch, epoll_event)> {
     loop {
@@ -226,6 +232,40 @@ pub(crate) fn hold_if_member(fd: c_int, stream: &AcceleratedStream) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::thread;
+
+    #[test]
+    fn a_thread_that_takes_a_kernel_watch_waits_for_one_that_changes_it() {
+        // A number that no test has open.
+        let fd = 900_001;
+        let watch = KernelWatch(3 << 32 | 5);
+        let change = begin_change(fd, None).expect("no watch so far");
+        assert!(begin_change(fd, None).is_none() && begin_change(fd, Some(watch)).is_none());
+        let taking = thread::spawn(move || {
+            let (change, of, event) = take_kernel_watch(fd).expect("a watch of the kernel's");
+            change.end_unwatched();
+            (of, event.events, { event.u64 })
+        });
+        change.end_watched(watch, epoll_event { events: 1, u64: 77 });
+        assert_eq!(taking.join().expect("taken"), (watch, 1, 77));
+        assert!(membership(fd) == Membership::None && take_kernel_watch(fd).is_none());
+    }
+
+    #[test]
+    fn what_is_undone_is_as_before_and_a_watch_of_the_kernels_is_no_watch_of_the_librarys() {
+        let (fd, watch) = (900_002, KernelWatch(1 << 32));
+        begin_change(fd, None).expect("no watch").undo();
+        assert!(membership(fd) == Membership::None);
+        let event = epoll_event { events: 1, u64: 2 };
+        begin_change(fd, None).expect("no watch").end_watched(watch, event);
+        begin_change(fd, Some(watch)).expect("its watch").undo();
+        assert!(membership(fd) == Membership::ByKernel && kernel_watch_of(fd) == Some(watch));
+        assert!(watch_of(fd).is_none() && !note(fd, WatchId(7)));
+        assert!(watched_by_kernel(watch).eq([fd]));
+        let (change, ..) = take_kernel_watch(fd).expect("its watch");
+        assert!(change.end_as_member(WatchId(7)) && watch_of(fd) == Some(WatchId(7)));
+        forget_all(fd);
+    }
 
     #[test]
     fn a_second_watch_makes_a_member_of_several_sets_until_all_are_forgotten() {

@@ -30,7 +30,9 @@ pub(super) enum Skipped {
     Nothing,
     /// The ends of connections on rings.
     Ends,
-    All,
+    /// All sockets that the library knows: of other descriptors the program makes events by calls
+    /// that the library does not see.
+    Sockets,
 }
 
 /// A look at the kernel by a call that has events of rings.
@@ -70,7 +72,7 @@ impl KernelLook {
         let Some(last) = LAST_LOOK.get() else { return Skipped::Nothing };
         let is_same = Self { at: last.at, ..self } == last;
         match self.at.wrapping_sub(last.at) {
-            passed if is_same && self.is_few && passed < ASK_KERNEL => Skipped::All,
+            passed if is_same && self.is_few && passed < ASK_KERNEL => Skipped::Sockets,
             0 if is_same && !self.is_few => Skipped::Ends,
             _ => Skipped::Nothing,
         }
@@ -97,7 +99,7 @@ mod tests {
         let look = KernelLook { entries: 1, is_few: true, at: 1_000, kernel_calls: 7 };
         look.note(&[QUIET, QUIET]);
         let soon = KernelLook { at: look.at + ASK_KERNEL - 1, ..look };
-        assert!(soon.skipped() == Skipped::All);
+        assert!(soon.skipped() == Skipped::Sockets);
         let others = [
             KernelLook { at: look.at + ASK_KERNEL, ..look },
             KernelLook { kernel_calls: 8, ..soon },

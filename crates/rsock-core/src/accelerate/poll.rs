@@ -62,6 +62,8 @@ pub struct PollDescriptor<'a> {
     pub set: Option<&'a dyn PolledSet>,
     /// Keeps the socket of `stream` or `udp` if another thread closes `fd` meanwhile.
     pub call: Option<Call<'a>>,
+    /// Whether it is a socket of which every change passes this library, or is the peer's.
+    pub is_socket: bool,
     /// Events asked for.
     pub events: PollFlags,
     /// Events found.
@@ -375,7 +377,8 @@ fn ask_kernel(
         let events = state.as_ref().map_or(e.events, |s| s.kernel);
         let is_end = |s: &State<'_>| skipped == Skipped::Ends && s.only_ends(e.events);
         let may_skip = |s: &State<'_>| is_end(s) || is_quick && s.is_enough();
-        let skip = skipped == Skipped::All || state.as_ref().is_some_and(may_skip);
+        let is_spared = skipped == Skipped::Sockets && e.is_socket;
+        let skip = is_spared || state.as_ref().is_some_and(may_skip);
         let number = if skip { -1 } else { e.number() };
         *fd = libc::pollfd { fd: number, events: sys::poll_bits(events), revents: 0 };
         asked += usize::from(number >= 0);

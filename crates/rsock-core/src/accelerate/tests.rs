@@ -68,6 +68,7 @@ impl End {
             udp: None,
             set: None,
             call: None,
+            is_socket: false,
             events,
             revents,
         }

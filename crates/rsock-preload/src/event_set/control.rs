@@ -84,6 +84,10 @@ pub(crate) fn control(
             (_, None) => None,
         })
     });
+    drop(state);
+    if matches!((what, number, &done), (Control::Add(_), None, Ok(Some(Ok(()))))) {
+        kernel_watch::follow_adoption(set, fd);
+    }
     match done {
         Ok(None) => None,
         Ok(Some(done)) => Some(done.map_err(|e| errno::of(&e))),
@@ -171,8 +175,6 @@ impl State {
             self.remove(set, number);
             return Some(Err(e));
         }
-        drop(handle);
-        self.hold_adopted(set, number);
         Some(Ok(()))
     }
 
@@ -354,11 +356,13 @@ pub(crate) fn note_closing(fd: RawFd, is_vfork_child: impl Fn() -> bool) {
     if is_mistaken!(StaleNumber) {
         return;
     }
-    // A connection that ends in the kernel's set has no member.
-    if membership != Membership::ByKernel {
-        let _section = Section::enter();
-        sets_of(fd).into_iter().for_each(|set| end_of_number_in(set, fd));
+    let _section = Section::enter();
+    // After an `epoll_ctl` of another thread that is under way.
+    if let Some((change, ..)) = watched::take_kernel_watch(fd) {
+        // A connection that ends in the kernel's set has no member.
+        return change.end_unwatched();
     }
+    sets_of(fd).into_iter().for_each(|set| end_of_number_in(set, fd));
     watched::forget_all(fd);
 }
 
@@ -447,7 +451,7 @@ pub(crate) fn note_changed(fd: RawFd) {
 
 fn note_changed_number(fd: RawFd) {
     if watch_of(fd).is_none() {
-        return;
+        return kernel_watch::note_changed(fd);
     }
     for set in sets_of(fd) {
         let mut state = set.lock();

@@ -50,15 +50,23 @@ pub(crate) unsafe fn control_by_kernel(
         _ => change.end_watched(watch, unsafe { event.read_unaligned() }),
     }
     drop(section);
-    if op == libc::EPOLL_CTL_ADD && result == 0 && !fdtable::is_candidate(fd) {
+    if op == libc::EPOLL_CTL_ADD && result == 0 {
         follow_adoption(set, fd);
     }
     Some(result)
 }
 
-/// Another thread may have adopted `fd` without having seen that it enters `set`.
+/// Another thread may have adopted `fd`, which the program has added to `set`, without having seen
+/// that: holds the stream on TCP, or begins to watch it on the ring. The caller holds no lock.
+#[inline]
+pub(super) fn follow_adoption(set: &'static EventSet, fd: c_int) {
+    if !fdtable::is_candidate(fd) && fdtable::is_connection(fd) {
+        hold_adopted(set, fd);
+    }
+}
+
 #[cold]
-fn follow_adoption(set: &'static EventSet, fd: c_int) {
+fn hold_adopted(set: &'static EventSet, fd: c_int) {
     let _section = Section::enter();
     fdtable::await_adoption(fd);
     make_member(fd);
@@ -69,6 +77,13 @@ fn follow_adoption(set: &'static EventSet, fd: c_int) {
         }
         Ok(())
     });
+}
+
+/// The program has shut down a direction of `fd`: the next wait of its set asks the kernel.
+pub(super) fn note_changed(fd: c_int) {
+    if let Some(set) = watched::kernel_watch_of(fd).and_then(set_of) {
+        set.lock().kernel_asked = None;
+    }
 }
 
 /// Makes a member of `fd` if the kernel alone watches it so far: the library is to know of its
@@ -127,9 +142,9 @@ impl State {
     /// The stream of a member may have been adopted before that was noted: holds it on TCP, or
     /// begins to watch it on the ring.
     pub(super) fn hold_adopted(&mut self, set: &'static EventSet, number: u32) {
-        let Some(handle) = self.members.get(number).and_then(|member| stream_of(member.fd)) else {
-            return;
-        };
+        // A stream that the library watches on the ring may have left TCP.
+        let member = self.members.get(number).filter(|member| member.ring.is_none());
+        let Some(handle) = member.and_then(|member| stream_of(member.fd)) else { return };
         if let StreamRef::Accelerated(stream) = handle.stream()
             && stream.hold_on_tcp(watch_id(set.number, number))
             && let Some(now) = self.before_ring(set, number)

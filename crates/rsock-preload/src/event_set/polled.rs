@@ -76,9 +76,15 @@ impl State {
         (0..n).map_while(|_| self.next_candidate_reports(set)).fold(false, |any, one| any | one)
     }
 
-    /// Whether a wait would report a candidate. Looks no further than to the first of these.
+    /// Whether a wait would report a candidate. Looks no further than to the first of these, which
+    /// is the first candidate then: its turn is not lost.
     pub(super) fn has_candidate_to_report(&mut self, set: &EventSet) -> bool {
-        (0..self.candidates.len()).map_while(|_| self.next_candidate_reports(set)).any(|one| one)
+        let n = self.candidates.len();
+        let has_any = (0..n).map_while(|_| self.next_candidate_reports(set)).any(|one| one);
+        if has_any && let Some(number) = self.candidates.pop_back() {
+            self.candidates.push_front(number);
+        }
+        has_any
     }
 
     /// Whether a wait would report the first candidate, which is the last one then.

@@ -331,8 +331,9 @@ impl State {
     /// Whether the kernel is to be asked before the rings. A thread that finds nothing asks it by
     /// its sleep, which is enough where the kernel had nothing lately.
     fn is_kernel_due(&mut self, set: &EventSet) -> bool {
-        let is_late = self.kernel_asked.is_none_or(|asked| asked.elapsed() >= ASK_KERNEL);
-        is_late && (self.n_quiet < QUIET || self.has_candidate_to_report(set))
+        let late = self.kernel_asked.map_or(BRIEFLY, |asked| asked.elapsed());
+        let is_late = late >= ASK_KERNEL;
+        is_late && (late >= BRIEFLY || self.n_quiet < QUIET || self.has_candidate_to_report(set))
     }
 
     /// Asks the kernel for events; returns how many there are for the program. Then begins to watch

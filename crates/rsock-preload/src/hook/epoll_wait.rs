@@ -220,6 +220,7 @@ fn wait(
                 udp: None,
                 set: None,
                 call: None,
+                is_socket: false,
                 events,
                 revents,
             }

@@ -199,6 +199,7 @@ impl Named {
             udp: None,
             set: None,
             call: None,
+            is_socket: fdtable::is_known(fd),
             events,
             revents: PollFlags::empty(),
         };

@@ -5,6 +5,7 @@ use crate::native_peer::listeners;
 use crate::slot::Direction;
 use crate::{arg, errno, event_set, fdtable, guard, next, tcp_only};
 use libc::{c_int, sockaddr, socklen_t};
+use rsock_core::accelerate::note_kernel_call;
 use rustix::net::Shutdown;
 use std::net::SocketAddr;
 
@@ -78,6 +79,7 @@ pub(crate) unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int 
         && let Some(handle) = fdtable::begin_call(fd, Direction::Send)
         && handle.is_same_socket() != Some(false)
     {
+        note_kernel_call();
         let result = guard::call_core(|| handle.stream().shutdown(handle.fd(), direction));
         event_set::note_changed(fd);
         return errno::ret_int(result.map(|()| 0));

@@ -73,6 +73,7 @@ impl SharedListener {
             udp: None,
             set: None,
             call: None,
+            is_socket: false,
             events,
             revents,
         }];

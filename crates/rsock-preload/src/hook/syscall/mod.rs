@@ -22,7 +22,7 @@ use crate::cancel_state::SavedCancelState;
 use crate::{errno, event_set, fdtable, guard, log, next, process_handoff, vfork};
 use action::rt_sigaction;
 use libc::{c_int, c_long, c_ulong, c_void};
-use rsock_core::accelerate::FallbackReason;
+use rsock_core::accelerate::{FallbackReason, note_kernel_call};
 use rsock_verbs::{own_fd, raw};
 use rustix::fd::BorrowedFd;
 use wait::{epoll_pwait, ppoll, pselect6};
@@ -37,6 +37,7 @@ pub(crate) extern "C" fn syscall() {
 
 /// The address at which a `syscall` with these first arguments continues.
 extern "C" fn before_syscall(number: c_long, first: usize) -> *mut c_void {
+    note_kernel_call();
     note_child(number);
     if !guard::is_in_core() && concerns_hook(number, int(first)) {
         answer as *mut c_void
