@@ -1,7 +1,7 @@
 //! Decides which copies use streaming stores, by measuring the machine while it runs.
 //!
 //! The two CPUs of a connection may or may not share a cache, and the host of a virtual machine
-//! changes that within minutes. For payloads of middle size this decides which kind of store is
+//! changes that within minutes. For payloads of each size this decides which kind of store is
 //! faster. The cost of a single copy does not show it, because the slower end hides it from the
 //! other; so now and then a trial runs both kinds, one after the other, and compares their
 //! throughput.
@@ -10,23 +10,26 @@
 /// pair's state in family memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CopyPolicy {
-    /// Messages of middle size so far, modulo [`PERIOD`].
-    turn: u16,
-    /// Whether payloads of middle size use streaming stores.
-    streams_middle: bool,
-    /// Lines copied since `start`, a reading of the time-stamp counter.
-    lines: u32,
-    start: u64,
-    /// Cycles of a line, times [`SCALE`], in the last trial of the other way.
-    trial: u64,
+    classes: [Choice; CLASSES.len()],
 }
 
-/// From these sizes on copies stream, while the peer only receives. PERF: Gbit/s of a 512 KiB ring
-/// under 64-byte slots on an EPYC, streaming against ordinary stores. One cache: 33 to 46 at 1 KiB,
-/// 46 to 47 at 1.4 KiB, 94 to 63 at 4 KiB. Two: 5 to 6 at 256 B, 12 to 9 at 512 B, 21 to 12 at 1
-/// KiB, 59 to 16 at 4 KiB.
-const LARGE_FROM: usize = 1408;
-const MIDDLE_FROM: usize = 512;
+/// Sizes for which one choice is made.
+#[derive(Clone, Copy, Debug)]
+struct Class {
+    from: usize,
+    /// Whether copies stream before the first trial.
+    streams_at_first: bool,
+}
+
+/// PERF: Gbit/s of a 512 KiB ring under 64-byte slots on an EPYC, streaming against ordinary stores.
+/// One cache: 33 to 46 at 1 KiB, 46 to 47 at 1.4 KiB, 94 to 63 at 4 KiB. Two: 5 to 6 at 256 B, 12 to
+/// 9 at 512 B, 21 to 12 at 1 KiB, 59 to 16 at 4 KiB. On other processors with one cache, ordinary
+/// stores are faster at all sizes.
+const CLASSES: [Class; 3] = [
+    Class { from: 512, streams_at_first: false },
+    Class { from: 1408, streams_at_first: true },
+    Class { from: 16 << 10, streams_at_first: true },
+];
 
 /// From this size on copies stream, while the peer answers every message. PERF: a streamed payload
 /// is read from memory, which adds 0.4 us (one cache) or 0.6 us (two) to a round trip of 1 to 4
@@ -46,16 +49,39 @@ impl CopyPolicy {
     #[inline(always)]
     pub(super) fn stream_from(&mut self, len: usize, answered: bool) -> usize {
         if answered {
-            ANSWERS_FROM
-        } else if (MIDDLE_FROM..LARGE_FROM).contains(&len) {
-            self.choose_middle(len, now)
-        } else {
-            LARGE_FROM
+            return ANSWERS_FROM;
+        }
+        match CLASSES.iter().rposition(|class| len >= class.from) {
+            Some(n) => self.choose(n, len, now),
+            None => usize::MAX,
         }
     }
 
     #[inline(never)]
-    fn choose_middle(&mut self, len: usize, now: impl Fn() -> u64) -> usize {
+    fn choose(&mut self, class: usize, len: usize, now: impl Fn() -> u64) -> usize {
+        let Class { from, streams_at_first } = CLASSES[class];
+        let streams = self.classes[class].is_other_way(len, now) ^ streams_at_first;
+        if streams { from } else { usize::MAX }
+    }
+}
+
+/// What has been learnt of one class of sizes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Choice {
+    /// Messages so far, modulo [`PERIOD`].
+    turn: u16,
+    /// Whether copies go the other way than at first.
+    is_other_way: bool,
+    /// Lines copied since `start`, a reading of the time-stamp counter.
+    lines: u32,
+    start: u64,
+    /// Cycles of a line, times [`SCALE`], in the last trial of the other way.
+    trial: u64,
+}
+
+impl Choice {
+    /// Whether this copy goes the other way than at first.
+    fn is_other_way(&mut self, len: usize, now: impl Fn() -> u64) -> bool {
         const BEGIN: u16 = TRIAL / 2;
         const END: u16 = TRIAL - 1;
         const BEGIN_AGAIN: u16 = TRIAL + BEGIN;
@@ -66,11 +92,10 @@ impl CopyPolicy {
             BEGIN | BEGIN_AGAIN => (self.start, self.lines) = (now(), 0),
             END => self.trial = self.cost(now()),
             // A tenth is more than the error of a trial.
-            END_AGAIN if self.trial * 10 < self.cost(now()) * 9 => self.streams_middle ^= true,
+            END_AGAIN if self.trial * 10 < self.cost(now()) * 9 => self.is_other_way ^= true,
             _ => self.lines = self.lines.saturating_add(u32::try_from(len / 64).unwrap_or(0)),
         }
-        let streams = self.streams_middle ^ (turn < TRIAL);
-        if streams { MIDDLE_FROM } else { LARGE_FROM }
+        self.is_other_way ^ (turn < TRIAL)
     }
 
     fn cost(&self, end: u64) -> u64 {
@@ -98,14 +123,26 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// Sends `messages` of 1 KiB on a machine where a message takes `ordinary` cycles with ordinary
-    /// stores and `streaming` with streaming ones, under a window of 112 messages.
-    fn run(copy_policy: &mut CopyPolicy, ordinary: u64, streaming: u64, messages: u32) {
+    /// The class of 1 KiB, and that of 64 KiB.
+    const SIZES: [(usize, usize); 2] = [(0, 1 << 10), (2, 64 << 10)];
+
+    fn streams(copy_policy: &CopyPolicy, class: usize) -> bool {
+        copy_policy.classes[class].is_other_way ^ CLASSES[class].streams_at_first
+    }
+
+    /// Sends `messages` of one size on a machine where a message takes `ordinary` cycles with
+    /// ordinary stores and `streaming` with streaming ones, under a window of 112 messages.
+    fn run(
+        copy_policy: &mut CopyPolicy,
+        (class, len): (usize, usize),
+        (ordinary, streaming): (u64, u64),
+        messages: u32,
+    ) {
         let clock = Cell::new(0);
         let mut under_way = std::collections::VecDeque::new();
         for _ in 0..messages {
-            let from = copy_policy.choose_middle(1024, || clock.get());
-            under_way.push_back(if from == MIDDLE_FROM { streaming } else { ordinary });
+            let from = copy_policy.choose(class, len, || clock.get());
+            under_way.push_back(if len >= from { streaming } else { ordinary });
             if under_way.len() > 112 {
                 clock.set(clock.get() + under_way.pop_front().unwrap_or(0));
             }
@@ -114,32 +151,45 @@ mod tests {
 
     #[test]
     fn the_choice_follows_the_machine_in_both_directions() {
-        let mut copy_policy = CopyPolicy::default();
-        for _ in 0..3 {
-            run(&mut copy_policy, 2000, 1000, 2 * u32::from(PERIOD));
-            assert!(copy_policy.streams_middle);
-            run(&mut copy_policy, 600, 1000, 2 * u32::from(PERIOD));
-            assert!(!copy_policy.streams_middle);
+        for size in SIZES {
+            let mut copy_policy = CopyPolicy::default();
+            for _ in 0..3 {
+                run(&mut copy_policy, size, (2000, 1000), 2 * u32::from(PERIOD));
+                assert!(streams(&copy_policy, size.0), "{size:?}");
+                run(&mut copy_policy, size, (600, 1000), 2 * u32::from(PERIOD));
+                assert!(!streams(&copy_policy, size.0), "{size:?}");
+            }
         }
     }
 
     #[test]
     fn equal_costs_do_not_change_the_choice() {
-        for streams_middle in [false, true] {
-            let mut copy_policy = CopyPolicy { streams_middle, ..CopyPolicy::default() };
-            run(&mut copy_policy, 1000, 1000, 5 * u32::from(PERIOD));
-            assert_eq!(copy_policy.streams_middle, streams_middle);
+        for is_other_way in [false, true] {
+            for size in SIZES {
+                let mut copy_policy = CopyPolicy::default();
+                copy_policy.classes[size.0].is_other_way = is_other_way;
+                let before = streams(&copy_policy, size.0);
+                run(&mut copy_policy, size, (1000, 1000), 5 * u32::from(PERIOD));
+                assert_eq!(streams(&copy_policy, size.0), before, "{size:?}");
+            }
         }
     }
 
     #[test]
-    fn small_large_and_answered_messages_do_not_depend_on_the_trials() {
-        let mut copy_policy =
-            CopyPolicy { streams_middle: true, turn: TRIAL, ..CopyPolicy::default() };
-        assert!(copy_policy.stream_from(MIDDLE_FROM - 1, false) > MIDDLE_FROM - 1);
-        assert!(copy_policy.stream_from(LARGE_FROM, false) <= LARGE_FROM);
-        assert!(copy_policy.stream_from(1024, false) <= 1024);
+    fn small_and_answered_messages_do_not_depend_on_the_trials() {
+        let mut copy_policy = CopyPolicy::default();
+        let least = CLASSES[0].from;
+        assert!(copy_policy.stream_from(least - 1, false) > least - 1);
         assert!(copy_policy.stream_from(4096, true) > 4096);
         assert!(copy_policy.stream_from(65536, true) <= 65536);
+    }
+
+    #[test]
+    fn sizes_are_learnt_apart() {
+        let mut copy_policy = CopyPolicy::default();
+        run(&mut copy_policy, SIZES[0], (2000, 1000), 2 * u32::from(PERIOD));
+        run(&mut copy_policy, SIZES[1], (600, 1000), 2 * u32::from(PERIOD));
+        assert!(streams(&copy_policy, SIZES[0].0) && !streams(&copy_policy, SIZES[1].0));
+        assert_eq!(copy_policy.stream_from(4096, false), usize::MAX, "its first trial");
     }
 }
