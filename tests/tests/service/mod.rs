@@ -269,7 +269,18 @@ pub(crate) fn cluster(name: &str) -> PathBuf {
 pub(crate) fn postgres(cluster: &Path, port: u16, with_library: bool) -> Postgres {
     let mut server = program_of_user("postgres", with_library);
     server.args(["-h", "127.0.0.1", "-k", "", "-F", "-p", &port.to_string(), "-D"]).arg(cluster);
-    Postgres(start(&mut server, port))
+    let server = Postgres(start(&mut server, port));
+    // It listens before it answers.
+    let _watchdog = Watchdog::new(LIMIT);
+    let is_ready = || {
+        let mut ask = program_of_user("pg_isready", false);
+        ask.args(["-q", "-h", "127.0.0.1", "-p", &port.to_string()]);
+        ask.status().expect("pg_isready").success()
+    };
+    while !is_ready() {
+        thread::yield_now();
+    }
+    server
 }
 
 pub(crate) fn redis(port: u16, with_library: bool) -> Running {
