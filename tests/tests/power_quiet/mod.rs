@@ -194,6 +194,7 @@ fn wait_beside_tcp(to: SocketAddr, tell: &Sender<(&'static str, String)>) {
             udp: None,
             set: None,
             call: None,
+            is_socket: false,
             events: PollFlags::IN,
             revents: PollFlags::empty(),
         }];

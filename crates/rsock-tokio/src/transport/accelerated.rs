@@ -79,6 +79,7 @@ impl Accelerated {
             udp: None,
             set: None,
             call: None,
+            is_socket: false,
             events,
             revents: PollFlags::empty(),
         };
