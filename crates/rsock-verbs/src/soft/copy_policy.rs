@@ -21,10 +21,11 @@ struct Class {
     streams_at_first: bool,
 }
 
-/// PERF: Gbit/s of a 512 KiB ring under 64-byte slots on an EPYC, streaming against ordinary stores.
-/// One cache: 33 to 46 at 1 KiB, 46 to 47 at 1.4 KiB, 94 to 63 at 4 KiB. Two: 5 to 6 at 256 B, 12 to
-/// 9 at 512 B, 21 to 12 at 1 KiB, 59 to 16 at 4 KiB. On other processors with one cache, ordinary
-/// stores are faster at all sizes.
+/// PERF: Gbit/s of a 512 KiB ring under 64-byte slots on an EPYC, streaming against ordinary
+/// stores. One cache: 33 to 46 at 1 KiB, 46 to 47 at 1.4 KiB, 94 to 63 at 4 KiB. Two: 5 to 6 at 256
+/// B, 12 to 9 at 512 B, 21 to 12 at 1 KiB, 59 to 16 at 4 KiB. On a Xeon, netperf with streaming
+/// stores from 1408 B on and with a learnt choice: 43 and 77 at 4 KiB, 76 and 110 at 16 KiB,
+/// 78 and 107 at 64 KiB.
 const CLASSES: [Class; 3] = [
     Class { from: 512, streams_at_first: false },
     Class { from: 1408, streams_at_first: true },
