@@ -5,6 +5,7 @@ pub mod cpu_contention;
 pub(super) mod event_count;
 pub(super) mod spin;
 mod thread_bell;
+mod yields;
 
 pub use spin::{longest_spin, spin_on, spin_on_peer};
 pub use thread_bell::ThreadBell;

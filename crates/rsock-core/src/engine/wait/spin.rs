@@ -29,6 +29,7 @@
 //! round trips took five times as long.
 
 use crate::engine::wait::cpu_contention::{CPU_CONTENTION, CpuContention, TIME_SLICE};
+use crate::engine::wait::yields::Yields;
 use crate::sys;
 use once_cell::race::OnceBox;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -49,12 +50,6 @@ const FIRST_TRY: u32 = 16;
 const LAST_TRY: u32 = 4096;
 /// Long spins in a row, as long as they help: enough for the peer to try one meanwhile.
 const LONG_SPINS: u32 = 4 * FIRST_TRY;
-/// `sched_yield` calls between spinning and sleeping.
-const YIELDS: u32 = 12;
-/// After so many waits in a row whose yields have not helped, only every [`YIELD_EVERY`]th yields:
-/// both ends have CPUs of their own, and each yield is a system call.
-const USELESS_YIELDS: u32 = 64;
-const YIELD_EVERY: u32 = 16;
 /// After so many spins in vain for a peer on another CPU of a contended machine, only every
 /// [`PROBE_EVERY`]th wait spins.
 const MOST_MISSED: u32 = 4;
@@ -84,8 +79,7 @@ pub(in crate::engine) struct Spin {
     try_after: AtomicU32,
     /// Long spins that are left.
     n_long: AtomicU32,
-    /// Waits in a row that yields have not ended.
-    n_without_yield: AtomicU32,
+    yields: Yields,
     /// Waits that were to spin after the first turns.
     n_spins: AtomicU32,
     /// Spins in a row in vain for a peer on another CPU, while other processes wanted the CPUs.
@@ -110,7 +104,7 @@ impl Spin {
             n_close: AtomicU32::new(0),
             try_after: AtomicU32::new(FIRST_TRY),
             n_long: AtomicU32::new(0),
-            n_without_yield: AtomicU32::new(0),
+            yields: Yields::new(),
             n_spins: AtomicU32::new(0),
             n_missed: AtomicU32::new(0),
             was_cpu_wanted: AtomicBool::new(false),
@@ -207,25 +201,29 @@ impl Spin {
         budget: u32,
         ready: impl Fn() -> bool,
     ) -> Option<bool> {
-        let offered = Instant::now();
-        for i in 0..self.n_yields() {
+        let mut offered = Instant::now();
+        for i in 0..self.yields.begin() {
             rustix::thread::sched_yield();
-            // Also if the peer has answered meanwhile: it will again, a time slice later.
             if let Some(contention) = contention
                 && i.is_multiple_of(stretch())
-                && offered.elapsed() >= TIME_SLICE
             {
-                contention.report();
-                return Some(ready());
+                let now = Instant::now();
+                // Also if the peer has answered meanwhile: it will again, a time slice later.
+                if now.duration_since(offered) >= TIME_SLICE {
+                    contention.report();
+                    return Some(ready());
+                }
+                offered = now;
             }
             if ready() {
                 // The peer answered once it got this CPU: spinning kept it from running.
                 self.lower_to(budget / 2);
-                self.n_without_yield.store(0, Ordering::Relaxed);
+                self.yields.learn_hit(i + 1);
                 self.count_no_close_waits();
                 return Some(true);
             }
         }
+        self.yields.learn_miss();
         None
     }
 
@@ -257,13 +255,6 @@ impl Spin {
     /// thousand requests a second, and 300 thousand without such tries).
     fn count_no_close_waits(&self) {
         self.n_close.store(0, Ordering::Relaxed);
-    }
-
-    /// Counts a wait that spinning has not ended; returns how often it is to yield.
-    fn n_yields(&self) -> u32 {
-        let n = self.n_without_yield.load(Ordering::Relaxed).wrapping_add(1);
-        self.n_without_yield.store(n, Ordering::Relaxed);
-        if n <= USELESS_YIELDS || n.is_multiple_of(YIELD_EVERY) { YIELDS } else { 0 }
     }
 
     /// Counts a wait. True if it is to try spinning again.
@@ -404,6 +395,7 @@ fn max_ns() -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::wait::yields::YIELDS;
     use std::cell::Cell;
 
     /// A condition that holds at its `n`th evaluation.
@@ -516,19 +508,6 @@ mod tests {
         let spin = with_budget(PROBE_NS);
         assert!(!spin.wait_beside(None, || None, || false));
         assert_eq!(budget(&spin), 0);
-    }
-
-    #[test]
-    fn yields_that_never_help_become_rare_and_come_back_when_one_does() {
-        let spin = with_budget(0);
-        for _ in 0..USELESS_YIELDS {
-            assert_eq!(spin.n_yields(), YIELDS);
-        }
-        let all = (0..2 * YIELD_EVERY).map(|_| spin.n_yields());
-        assert_eq!(all.filter(|&n| n != 0).count(), 2);
-        spin.n_without_yield.store(YIELD_EVERY - 1, Ordering::Relaxed);
-        assert!(spin.wait_beside(None, || None, ready_at(YIELDS)));
-        assert_eq!(spin.n_yields(), YIELDS);
     }
 
     #[test]
