@@ -1,15 +1,15 @@
 //! How often a wait yields its CPU before it sleeps.
 //!
 //! A yield helps where the peer, or what the peer waits for, wants this CPU. Where it helps, a few
-//! yields more are cheaper than a sleep, which takes a wake-up by the peer too. Where both ends have
-//! CPUs of their own, each yield is a system call for nothing.
+//! yields more are cheaper than a sleep, which takes a wake-up by the peer too. Where both ends
+//! have CPUs of their own, each yield is a system call for nothing.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Yields of a thread of which nothing is known, and the most of one whose waits they end. PERF: with
-/// eight backends of PostgreSQL on two CPUs a wait took 8 of always 12 yields and then often a
-/// sleep; where it may take more, few waits sleep, and `pgbench -S` went from 1.12 to 1.44 of the
-/// kernel's rate (medians of seven runs by turns).
+/// Yields of a thread of which nothing is known, and the most of one whose waits they end. PERF:
+/// with eight backends of PostgreSQL on two CPUs a wait took 8 of always 12 yields and then often
+/// a sleep; where it may take more, few waits sleep, and `pgbench -S` went from 1.12 to 1.44 of
+/// the kernel's rate (medians of seven runs by turns).
 pub(super) const YIELDS: u32 = 12;
 const MOST_YIELDS: u32 = 64;
 /// A wait tries so many times the yields that have ended the last ones.
