@@ -7,7 +7,7 @@ use crate::fdtable::{self, datagrams};
 use crate::slot::Direction;
 use crate::{cancel, errno, next};
 use libc::{c_int, c_uint, mmsghdr, ssize_t, timespec};
-use rustix::time::{ClockId, clock_gettime};
+use rsock_verbs::clock;
 use std::slice;
 
 /// As `sendmmsg(2)`.
@@ -111,10 +111,7 @@ unsafe fn recv_each(
     limit: Option<&timespec>,
 ) -> c_int {
     let is_datagram = datagrams::is_udp(fd);
-    let now = || {
-        let now = clock_gettime(ClockId::Monotonic);
-        i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec)
-    };
+    let now = || i128::try_from(clock::monotonic().as_nanos()).unwrap_or(i128::MAX);
     let end = limit.map(|t| now() + i128::from(t.tv_sec) * 1_000_000_000 + i128::from(t.tv_nsec));
     let wait_for_one = flags & libc::MSG_WAITFORONE != 0;
     let mut flags = flags & !libc::MSG_WAITFORONE;

@@ -149,8 +149,9 @@ fn ring(set: &ReadySet) {
 }
 
 /// The CPU that this thread runs on.
-fn this_cpu() -> u32 {
-    u32::try_from(rustix::thread::sched_getcpu()).unwrap_or(0)
+pub(super) fn this_cpu() -> u32 {
+    // SAFETY: the call takes no arguments.
+    u32::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
 }
 
 impl SoftReadySet {

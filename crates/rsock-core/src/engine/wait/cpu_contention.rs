@@ -6,7 +6,7 @@
 //! [`CpuContention`] is enough for a process, because all its runtimes share the machine: they
 //! learn from each other, and a new runtime from those before it.
 
-use rustix::time::{ClockId, clock_gettime};
+use rsock_verbs::clock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
@@ -49,7 +49,7 @@ impl CpuContention {
     #[must_use]
     pub fn is_present(&self) -> bool {
         // SYNC: Relaxed, here and below: the values only decide how to wait.
-        self.until_us.load(Ordering::Relaxed) != 0 && self.is_present_at(now())
+        self.until_us.load(Ordering::Relaxed) != 0 && self.is_present_at(clock::monotonic())
     }
 
     fn is_present_at(&self, now: Duration) -> bool {
@@ -64,7 +64,7 @@ impl CpuContention {
 
     /// Reports that a polling thread was preempted for a whole time slice: begins a pause.
     pub fn report(&self) {
-        self.report_at(now());
+        self.report_at(clock::monotonic());
     }
 
     #[cfg(test)]
@@ -99,11 +99,6 @@ impl Default for CpuContention {
     }
 }
 
-/// The monotonic clock.
-fn now() -> Duration {
-    Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default()
-}
-
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
@@ -120,9 +115,7 @@ impl ThreadTime {
     /// That of the calling thread at `at`, which is now. Makes a system call.
     #[must_use]
     pub fn now(at: Instant) -> Self {
-        let ran = clock_gettime(ClockId::ThreadCPUTime);
-        let ran = Duration::try_from(ran).unwrap_or_default();
-        Self { at, ran, thread: thread::current().id() }
+        Self { at, ran: clock::of_thread(), thread: thread::current().id() }
     }
 
     /// How long the thread, which has not slept between the two, did not run; zero if they are of

@@ -8,10 +8,9 @@ use super::poll::duration;
 use crate::fdtable::datagrams;
 use crate::{cancel, next};
 use libc::{c_int, fd_set, sigset_t, timespec, timeval};
-use rustix::time::{ClockId, Timespec, clock_gettime};
 use sets::{AskedBefore, Wanted};
 use std::mem::ManuallyDrop;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// As `select(2)`.
 ///
@@ -34,11 +33,11 @@ pub(crate) unsafe extern "C-unwind" fn select(
         let given = unsafe { timeout.as_ref() };
         let limit = given.map_or(Some(None), |given| span(given).map(Some));
         if let (Some(wanted), Some(limit)) = (&wanted, limit) {
-            let began = clock_gettime(ClockId::Monotonic);
+            let began = Instant::now();
             // SAFETY: the sets that `wanted` was made of.
             if let Some(result) = cancel::without_cancel(|| unsafe { wanted.wait(limit, None) }) {
                 if let Some(limit) = limit {
-                    let left = limit.saturating_sub(since(began));
+                    let left = limit.saturating_sub(began.elapsed());
                     // SAFETY: not null, since there is a limit, and valid by the caller's promise.
                     unsafe {
                         *timeout = timeval {
@@ -86,7 +85,7 @@ pub(crate) unsafe extern "C-unwind" fn pselect(
     let is_counted = wanted.as_ref().is_some_and(|wanted| unsafe { wanted.begin_kernel_poll() });
     // SAFETY: null or valid by the caller's promise.
     let limit = unsafe { duration(timeout) };
-    let began = wanted.as_ref().map(|_| clock_gettime(ClockId::Monotonic));
+    let began = wanted.as_ref().map(|_| Instant::now());
     let mut left = limit;
     let mut rest;
     let mut timeout = timeout;
@@ -111,7 +110,7 @@ pub(crate) unsafe extern "C-unwind" fn pselect(
             break result;
         }
         if let (Ok(Some(limit)), Some(began)) = (limit, began) {
-            let time = limit.saturating_sub(since(began));
+            let time = limit.saturating_sub(began.elapsed());
             left = Ok(Some(time));
             rest = timespec_of(time);
             timeout = &raw const rest;
@@ -124,13 +123,6 @@ pub(crate) unsafe extern "C-unwind" fn pselect(
 alias! {
     __select = select(n: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
         timeout: *mut timeval) -> c_int;
-}
-
-/// The time since `began`.
-fn since(began: Timespec) -> Duration {
-    let now = clock_gettime(ClockId::Monotonic);
-    let nanos = |t: Timespec| i128::from(t.tv_sec) * 1_000_000_000 + i128::from(t.tv_nsec);
-    Duration::from_nanos(u64::try_from(nanos(now) - nanos(began)).unwrap_or(0))
 }
 
 /// `None` if the kernel would refuse the time.

@@ -4,7 +4,6 @@
 //! counts that are larger than their sets (`getdtablesize()`), of which the kernel looks only at as
 //! many as its own table has. So does this file.
 
-use super::since;
 use crate::fdtable::datagrams;
 use crate::hook::poll::{Named, needs_own_poll, watches_rings};
 use crate::{errno, event_set, fdtable, guard};
@@ -13,8 +12,7 @@ use rsock_core::accelerate::{self, PollDescriptor};
 use rsock_verbs::fault;
 use rustix::event::PollFlags;
 use rustix::fd::BorrowedFd;
-use rustix::time::{ClockId, clock_gettime};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const BITS: usize = c_ulong::BITS as usize;
 
@@ -217,9 +215,9 @@ impl Wanted {
         limit: Option<Duration>,
         mask: Option<&sigset_t>,
     ) -> Result<usize, c_int> {
-        let began = clock_gettime(ClockId::Monotonic);
+        let began = Instant::now();
         loop {
-            let left = limit.map(|limit| limit.saturating_sub(since(began)));
+            let left = limit.map(|limit| limit.saturating_sub(began.elapsed()));
             let found = guard::call_core(|| accelerate::poll(entries, left, mask))?;
             if entries.iter().any(|e| e.revents.contains(PollFlags::NVAL)) {
                 return Err(libc::EBADF);

@@ -2,12 +2,13 @@
 
 use super::{CAP, End, end, pair, write_imm};
 use crate::conformance::Watchdog;
+use crate::soft::ready_set::this_cpu;
 use crate::soft::testing::linked_pair;
 use crate::soft::{Link, ReadyNumber, SoftContext, SoftReadySet};
 use crate::sync::ready_set::QUEUES;
 use crate::{Completion, CompletionQueue, Error, QueuePair, SendFlags, WrId, family};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -66,7 +67,7 @@ fn a_peer_announces_what_it_sends_once_for_each_time_that_the_queue_is_armed() {
 /// Binds the calling thread to one CPU.
 fn stay_on_one_cpu() {
     let mut cpus = CpuSet::new();
-    cpus.set(sched_getcpu());
+    cpus.set(this_cpu() as usize);
     sched_setaffinity(None, &cpus).expect("affinity");
 }
 
