@@ -1,6 +1,7 @@
 //! What a process's table says of its live connections: how much of them does not use kernel TCP.
 
-use rsock_core::metrics::{self, Transport};
+use rsock_core::metrics::{self, StreamMetrics, Transport};
+use std::collections::BTreeMap;
 
 /// Part of the process's bytes that did not use kernel TCP, in its live connections so far.
 pub(crate) fn share(pid: u32) -> Option<f64> {
@@ -17,7 +18,23 @@ pub(crate) fn share(pid: u32) -> Option<f64> {
 /// process without the library.
 pub(crate) fn n_connections(pid: u32) -> Option<usize> {
     let process = metrics::read_process(pid).ok()??;
+    Some(process.connections.iter().filter(|c| has_moved(c)).count())
+}
+
+/// Why connections of a process use kernel TCP: "3: the peer does not use rsock", and so on.
+pub(crate) fn why_on_tcp(pid: u32) -> String {
+    let process = metrics::read_process(pid).ok().flatten();
+    let all = process.into_iter().flat_map(|process| process.connections);
+    let mut counts = BTreeMap::<String, usize>::new();
+    for connection in all.filter(|c| !has_moved(c)) {
+        let reason = connection.fallback.map_or("no reason".to_owned(), |why| why.to_string());
+        *counts.entry(reason).or_default() += 1;
+    }
+    let parts: Vec<_> = counts.iter().map(|(reason, n)| format!("{n}: {reason}")).collect();
+    parts.join("; ")
+}
+
+fn has_moved(connection: &StreamMetrics) -> bool {
     let has_left = |transport| !matches!(transport, None | Some(Transport::Tcp));
-    let all = process.connections.iter();
-    Some(all.filter(|c| has_left(c.tx_transport) && has_left(c.rx_transport)).count())
+    has_left(connection.tx_transport) && has_left(connection.rx_transport)
 }

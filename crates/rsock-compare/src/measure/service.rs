@@ -124,7 +124,9 @@ pub(super) fn wake_ups(
     let moved = moved::n_connections(client.pid());
     if side == Side::Rsock && moved != Some(streams.into()) {
         let moved = moved.unwrap_or(0);
-        return Err(Error::Failed(format!("only {moved} of {streams} streams left kernel TCP")));
+        let why = moved::why_on_tcp(client.pid());
+        let failure = format!("only {moved} of {streams} streams left kernel TCP ({why})");
+        return Err(Error::Failed(failure));
     }
     // The part of the bytes says little: each stream had only a few, and the first of them on TCP.
     Ok(value.into())
