@@ -179,7 +179,7 @@ fn a_killed_peer_gives_back_every_receive() {
     wait_for_hang_up(&end.link);
     assert!(!end.link.probe());
     assert_over(&end, WINDOW as usize);
-    assert!(ctx.link_to_pid(victim.0.id()).is_none());
+    assert!(ctx.link_to_pid(victim.0.id(), None).is_none());
     assert!(ctx.link_by_id(end.link.id()).is_none());
 }
 

@@ -25,7 +25,7 @@ pub(super) fn check(peer: PeerCred) -> Result<(), Error> {
 /// A link that this process may share with the process that listens as `peer`. Another process may
 /// answer.
 pub(super) fn likely(ctx: &SoftContext, peer: PeerCred) -> Option<Path> {
-    ctx.link_to_pid(peer.pid).filter(|link| peer.pid != 0 && link.probe())
+    ctx.link_to_pid(peer.pid, None).filter(|link| peer.pid != 0 && link.probe())
 }
 
 /// The local end of the link that `peer` names, if it is a link with that very process.

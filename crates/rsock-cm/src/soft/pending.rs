@@ -148,6 +148,7 @@ impl Pending {
         no_descriptors(message)?;
         let request: RequestMessage = wire::parse(message.bytes(), Kind::Request)?;
         let (qp_num, data) = (request.qp_num()?, request.private_data()?);
+        path.note_peers_end();
         self.stage = Stage::Requested { local, peer, path: path.clone() };
         Ok(Step::Request { local, peer, path, qp_num, data })
     }

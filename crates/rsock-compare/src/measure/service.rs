@@ -124,8 +124,9 @@ pub(super) fn wake_ups(
     let moved = moved::n_connections(client.pid());
     if side == Side::Rsock && moved != Some(streams.into()) {
         let moved = moved.unwrap_or(0);
-        let why = moved::why_on_tcp(client.pid());
-        let failure = format!("only {moved} of {streams} streams left kernel TCP ({why})");
+        let why = [client.pid(), server.pid()].map(moved::why_on_tcp);
+        let why = format!("client: {}; server: {}", why[0], why[1]);
+        let failure = format!("only {moved} of {streams} streams left kernel TCP; {why}");
         return Err(Error::Failed(failure));
     }
     // The part of the bytes says little: each stream had only a few, and the first of them on TCP.

@@ -91,10 +91,10 @@ impl SoftContext {
         Ok(Self { node: node()?, write_imm: false })
     }
 
-    /// A live link to process `pid`, if there is one.
+    /// A live link to process `pid` that both ends have, other than `refused`, if there is one.
     #[must_use]
-    pub fn link_to_pid(&self, pid: u32) -> Option<Arc<Link>> {
-        self.find(|link| link.peer_cred().pid == pid)
+    pub fn link_to_pid(&self, pid: u32, refused: Option<LinkId>) -> Option<Arc<Link>> {
+        self.find(|link| link.peer_cred().pid == pid && Some(link.id()) != refused)
     }
 
     /// This process's end of the live link that a peer names in order to reuse it. In a process
@@ -280,6 +280,23 @@ mod tests {
         let offering = offer.complete(&reply, vec![segment], me).expect("completed");
         let found = ctx.find(|l| l.id() == id);
         assert!(found.is_some_and(|l| Arc::ptr_eq(&l, &offering)));
+    }
+
+    #[test]
+    fn an_accepted_link_is_found_once_the_peer_has_its_end_unless_it_is_refused() {
+        let ctx = SoftContext::open().expect("a device");
+        // No process has this number.
+        let pid = u32::MAX;
+        let offer = ctx.offer().expect("an offer");
+        let (hello, fds) = offer.hello();
+        let fds = fds.map(|fd| fd.try_clone_to_owned().expect("a descriptor")).into();
+        let cred = PeerCred { pid, ..PeerCred::own() };
+        let (link, ..) = ctx.accept(&hello, fds, cred).expect("accepted");
+        // The peer would refuse a connection over it: the reply is still under way.
+        assert!(ctx.link_to_pid(pid, None).is_none());
+        link.note_peers_end();
+        assert!(ctx.link_to_pid(pid, None).is_some_and(|found| Arc::ptr_eq(&found, &link)));
+        assert!(ctx.link_to_pid(pid, Some(link.id())).is_none());
     }
 
     #[test]

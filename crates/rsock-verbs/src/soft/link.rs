@@ -198,6 +198,7 @@ impl Link {
             node,
             peer: Peer { cred, light_fence },
             is_dead: AtomicBool::new(false),
+            has_peers_end: AtomicBool::new(offering),
             socket,
             other_end: OnceLock::new(),
             state: Mutex::new(State {
@@ -297,10 +298,16 @@ impl Link {
         Some(Arc::clone(offering))
     }
 
-    /// Whether this end may begin connections over the link: any end may, but of a process's link
-    /// to itself only the offering end, once it knows the accepting one.
+    /// Notes that the peer has completed the link: it has sent something over it, or named it.
+    pub fn note_peers_end(&self) {
+        self.has_peers_end.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether this end may begin connections over the link: any end may once the peer has its own.
+    /// Of a process's link to itself only the offering end may, once it knows the accepting one.
     pub(super) fn may_initiate(&self) -> bool {
-        self.peer.cred.pid != PeerCred::own().pid || self.other_end.get().is_some()
+        self.has_peers_end.load(Ordering::Relaxed)
+            && (self.peer.cred.pid != PeerCred::own().pid || self.other_end.get().is_some())
     }
 
     pub(super) fn accepting_end(&self) -> Option<Arc<Self>> {

@@ -137,7 +137,7 @@ fn the_self_link_is_found_from_both_sides() {
     let (a, b) = linked_pair(&ctx).expect("link");
     assert_eq!(a.id(), b.id());
     assert!(Arc::ptr_eq(&ctx.link_by_id(a.id()).expect("accepting end"), &b));
-    assert!(ctx.link_to_pid(std::process::id()).is_some());
+    assert!(ctx.link_to_pid(std::process::id(), None).is_some());
 }
 
 #[test]

@@ -25,7 +25,7 @@ use offers::PendingOffer;
 use rsock_proto::ConnData;
 use rsock_verbs::Error;
 use rsock_verbs::cred::{self, PeerCred};
-use rsock_verbs::soft::{Link, Offer, Soft, SoftContext};
+use rsock_verbs::soft::{Link, LinkId, Offer, Soft, SoftContext};
 use rsock_verbs::untrusted::{self, PeerSocket};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use rustix::io::Errno;
@@ -40,8 +40,8 @@ use std::sync::Arc;
 pub(in crate::accelerate) enum Search {
     /// Not begun, or to be tried again.
     Idle {
-        /// The peer did not know the link that the last request named: make a new one.
-        fresh_link: bool,
+        /// The link that the last request named, which the peer did not know, or did not answer.
+        refused: Option<LinkId>,
     },
     /// The publisher: the meeting point is there, no finder has connected yet.
     Published(PeerSocket),
@@ -50,7 +50,7 @@ pub(in crate::accelerate) enum Search {
     /// The finder: it has offered the peer a link and waits for the answer.
     Offered { peer: Peer, offer: Box<Offer>, pending: PendingOffer },
     /// The finder: it has sent the request and waits for the reply.
-    Requested { peer: Peer, preparing: Box<Preparing<Soft>> },
+    Requested { peer: Peer, link: LinkId, preparing: Box<Preparing<Soft>> },
     /// The search is for a peer on another host.
     Remote(remote::Search),
     /// The search is over, with or without a result.
@@ -80,7 +80,7 @@ enum Next {
 
 impl Search {
     pub(in crate::accelerate) fn new() -> Self {
-        Self::Idle { fresh_link: false }
+        Self::Idle { refused: None }
     }
 
     /// The descriptor whose readability means that a step can be taken.
@@ -153,11 +153,11 @@ impl Search {
 
     fn next(self, candidate: Candidate<'_>) -> Result<Next, FallbackReason> {
         match self {
-            Self::Idle { fresh_link } => match candidate.tuple.role() {
+            Self::Idle { refused } => match candidate.tuple.role() {
                 Some(Role::Publisher) => {
                     publish(candidate.tuple).map(|fd| Next::Stay(Self::Published(fd)))
                 }
-                Some(Role::Finder) => find(candidate, fresh_link),
+                Some(Role::Finder) => find(candidate, refused),
                 None => Err(FallbackReason::NoPeer),
             },
             Self::Published(name) => accept_finder(name).map(Next::Stay),
@@ -165,7 +165,7 @@ impl Search {
             Self::Offered { peer, offer, pending } => {
                 complete_link(candidate, peer, offer, pending)
             }
-            Self::Requested { peer, preparing } => complete(candidate, peer, preparing),
+            Self::Requested { peer, link, preparing } => complete(candidate, peer, link, preparing),
             Self::Remote(_) | Self::Over => Ok(Next::Stay(self)),
         }
     }
@@ -219,22 +219,21 @@ fn accept_finder(meeting_point: PeerSocket) -> Result<Search, FallbackReason> {
 }
 
 /// The finder's first step: connects to the meeting point, and offers a link or sends the request.
-fn find(candidate: Candidate<'_>, fresh_link: bool) -> Result<Next, FallbackReason> {
+fn find(candidate: Candidate<'_>, refused: Option<LinkId>) -> Result<Next, FallbackReason> {
     let socket = unix_socket()?;
     if connect(&socket, &meeting_point(candidate.tuple)?).is_err() {
         // The meeting point is not there yet, or busy: look again later.
-        return Ok(Next::Stay(Search::Idle { fresh_link }));
+        return Ok(Next::Stay(Search::Idle { refused }));
     }
     let cred = credentials(&socket)?;
     let peer = Peer { socket, cred };
     let ctx = open_device()?;
-    let known = if fresh_link { None } else { ctx.link_to_pid(cred.pid) };
-    match known {
+    match ctx.link_to_pid(cred.pid, refused).filter(|link| link.probe()) {
         Some(link) => send_request(candidate, peer, &link),
         None => {
             let Some(pending) = PendingOffer::begin(cred.pid) else {
                 // Another stream is about to make the link: look again later.
-                return Ok(Next::Stay(Search::Idle { fresh_link }));
+                return Ok(Next::Stay(Search::Idle { refused }));
             };
             let offer = ctx.offer().map_err(|_| FallbackReason::Resources)?;
             let (hello, fds) = offer.hello();
@@ -259,7 +258,7 @@ fn complete_link(
         }
         Ok(Received::Nothing) => Ok(Next::Stay(Search::Offered { peer, offer, pending })),
         // The publisher went away before it answered: look again later.
-        Ok(Received::End) => Ok(Next::Stay(Search::Idle { fresh_link: true })),
+        Ok(Received::End) => Ok(Next::Stay(Search::Idle { refused: None })),
         Ok(Received::Message(..)) => Err(FallbackReason::NoPeer),
         Err(reason) => Err(reason),
     }
@@ -276,7 +275,7 @@ fn send_request(
         Preparing::new(&ctx, link, candidate.config).map_err(|_| FallbackReason::Resources)?;
     let message = Message::about(Kind::Request, candidate, link, &preparing)?;
     message.send(peer.socket.as_fd(), &[]).map_err(|_| FallbackReason::NoPeer)?;
-    Ok(Next::Stay(Search::Requested { peer, preparing: Box::new(preparing) }))
+    Ok(Next::Stay(Search::Requested { peer, link: link.id(), preparing: Box::new(preparing) }))
 }
 
 /// The publisher's steps: answers an offer of a link, then a request.
@@ -329,10 +328,11 @@ fn answer(
     let ctx = open_device()?;
     let Some(link) = ctx.link_by_id(request.link).filter(|l| l.peer_cred() == exchange.finder.cred)
     else {
-        // The peer means a link to a former process with this process's id: it must make a new one.
+        // The peer means a link to a former process with this process's id: it must use another.
         let _ = Message::new(Kind::UnknownLink).send(to, &[]);
         return Ok(Next::Stay(Search::Published(exchange.meeting_point)));
     };
+    link.note_peers_end();
     let connected = ConnData::decode(&request.conn_data)
         .map_err(|_| FallbackReason::PathFailed)
         .and_then(|peer| {
@@ -362,17 +362,20 @@ fn refuse(finder: BorrowedFd<'_>, reason: FallbackReason) -> Result<Next, Fallba
 fn complete(
     candidate: Candidate<'_>,
     peer: Peer,
+    link: LinkId,
     preparing: Box<Preparing<Soft>>,
 ) -> Result<Next, FallbackReason> {
     let reply = match Message::receive(peer.socket.as_fd()) {
         Ok(Received::Message(reply, _)) => reply,
-        Ok(Received::Nothing) => return Ok(Next::Stay(Search::Requested { peer, preparing })),
-        Ok(Received::End) => return Ok(Next::Stay(Search::Idle { fresh_link: true })),
+        Ok(Received::Nothing) => {
+            return Ok(Next::Stay(Search::Requested { peer, link, preparing }));
+        }
+        Ok(Received::End) => return Ok(Next::Stay(Search::Idle { refused: Some(link) })),
         Err(reason) => return Err(reason),
     };
     match reply.kind {
         Kind::Reply => {}
-        Kind::UnknownLink => return Ok(Next::Stay(Search::Idle { fresh_link: true })),
+        Kind::UnknownLink => return Ok(Next::Stay(Search::Idle { refused: Some(link) })),
         Kind::Hello | Kind::Refusal | Kind::Request => return Err(FallbackReason::NoPeer),
     }
     if !is_other_end(candidate.tuple, reply.socket)? {
