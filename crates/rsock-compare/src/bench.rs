@@ -111,7 +111,7 @@ impl Bench {
             Work::Netperf { .. } if programs.netperf.is_none() => Some("netperf"),
             Work::Netperf { .. } if programs.netserver.is_none() => Some("netserver"),
             Work::CpuPerRequest if programs.redis_server.is_none() => Some("redis-server"),
-            Work::Iperf if programs.iperf3.is_none() => Some("iperf3"),
+            Work::Iperf(_) if programs.iperf3.is_none() => Some("iperf3"),
             _ => None,
         }
     }

@@ -3,6 +3,7 @@
 mod rows;
 mod service;
 
+use crate::limit::Placement;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -87,12 +88,12 @@ pub(crate) enum Need {
     Nothing,
     /// rsock : base.
     RatioAtLeast { least: f64, aim: f64 },
-    /// rsock : base, or rsock is that part of the limit.
-    RatioOrPartOfLimit { least: f64, part: f64, aim: f64 },
     /// rsock : base, and rsock is that part of the limit.
     RatioAndPartOfLimit { least: f64, part: f64, aim: f64 },
     /// rsock : base.
     RatioAtMost { most: f64, aim: f64 },
+    /// rsock : limit.
+    PartOfLimitAtLeast { least: f64, aim: f64 },
     /// rsock : limit.
     TimesLimitAtMost { most: f64, aim: f64 },
     /// The figure itself.
@@ -150,8 +151,8 @@ pub(crate) enum Netperf {
 pub(crate) enum Work {
     /// Unmodified netperf, so many at once.
     Netperf { test: Netperf, n_pairs: usize },
-    /// Unmodified iperf3 with its defaults.
-    Iperf,
+    /// Unmodified iperf3 with these options.
+    Iperf(&'static [&'static str]),
     /// Unmodified rstream, blocking: round trips of one byte.
     RstreamRr,
     /// The same: user CPU time while both ends send this many bytes at a time.
@@ -174,8 +175,8 @@ pub(crate) enum Work {
     Service(Service),
     /// Memory of both ends per stream, after each of 1000 carried 1 MiB and rested.
     Memory,
-    /// CPU time of both ends at 100 requests per second.
-    Cpu,
+    /// CPU time of both ends at so many requests per second.
+    Cpu(u32),
     /// Context switches of both ends with 100 idle streams.
     Idle,
     /// CPU time of redis and of a client that makes [`PACED_RATE`] requests per second.
@@ -218,6 +219,8 @@ pub(crate) struct Case {
     pub(crate) need: Need,
     /// The promise for one with a slow kernel, if that differs.
     pub(crate) need_beside_slow: Option<Need>,
+    /// The promise where the CPUs share no cache, if that differs.
+    pub(crate) need_without_cache: Option<Need>,
     /// How many samples it gets for one of other rows: more where single samples are far apart.
     pub(crate) n_times: u32,
 }
@@ -294,6 +297,14 @@ impl Case {
         self
     }
 
+    /// The promise where the CPUs are placed so.
+    pub(crate) fn need_at(&self, placement: Placement) -> Need {
+        match (placement, self.need_without_cache) {
+            (Placement::B, Some(need)) => need,
+            _ => self.need,
+        }
+    }
+
     /// Whether it is measured on an RDMA device.
     pub(crate) fn is_on_device(&self) -> bool {
         self.base == Side::C
@@ -315,6 +326,7 @@ impl Case {
             settings: &[],
             need: Need::Nothing,
             need_beside_slow: None,
+            need_without_cache: None,
             n_times: 1,
         }
     }

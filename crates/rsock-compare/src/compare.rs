@@ -6,6 +6,7 @@ use crate::endless_loops::EndlessLoops;
 use crate::environment::Environment;
 use crate::installed::Programs;
 use crate::output_file::OutputFile;
+use crate::report::Shown;
 use crate::result::Comparison;
 use crate::{kernel_speed, report, runner};
 use clap::ValueEnum;
@@ -50,6 +51,9 @@ pub(crate) struct Args {
     /// promise 0.97 of kernel TCP
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = at_most_64())]
     beside: u32,
+    /// Show what rsock promises for each row, and whether it keeps that
+    #[arg(long)]
+    judge: bool,
     /// Print the rows' names and end
     #[arg(long)]
     list: bool,
@@ -130,7 +134,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let rows = runner::run(&bench, &cases, runs);
     drop(loops);
     let comparison = Comparison::new(environment, rows, &bench.missing_programs());
-    output::print(&report::text(&comparison))?;
+    let shown = if args.judge { Shown::Promises } else { Shown::Figures };
+    output::print(&report::text(&comparison, shown))?;
     if let Some(file) = json {
         file.write(output::to_json(&comparison)?.as_bytes())?;
     }

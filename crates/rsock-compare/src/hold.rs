@@ -114,7 +114,7 @@ const BLOCK: usize = 64 << 10;
 const N_TRIPS: usize = 32;
 
 /// Calls the libc function, as ordinary programs do, so that the preload library sees the call.
-fn poll(fds: &mut [libc::pollfd]) -> io::Result<()> {
+pub(crate) fn poll(fds: &mut [libc::pollfd]) -> io::Result<()> {
     let n = libc::nfds_t::try_from(fds.len()).unwrap_or(libc::nfds_t::MAX);
     // SAFETY: `fds` is a valid array of `n` entries for the whole call.
     match unsafe { libc::poll(fds.as_mut_ptr(), n, -1) } {

@@ -54,14 +54,6 @@ pub(super) fn judge(need: Need, base: Side, medians: &BTreeMap<Side, f64>) -> Ju
     let verdict = match need {
         Need::Nothing => rsock.map(|_| Verdict::Shown),
         Need::RatioAtLeast { least, aim } => ratio.map(|r| at_least(r, least, aim)),
-        Need::RatioOrPartOfLimit { least, part, aim } => {
-            let by_ratio = ratio.map(|r| at_least(r, least, aim));
-            let by_limit = of_limit.map(|part_seen| at_least(part_seen, part, f64::INFINITY));
-            match (by_ratio, by_limit) {
-                (Some(Verdict::Fail), Some(Verdict::Pass)) => Some(Verdict::Pass),
-                (by_ratio, _) => by_ratio,
-            }
-        }
         Need::RatioAndPartOfLimit { least, part, aim } => {
             ratio.zip(of_limit).map(|(ratio, of_limit)| match at_least(ratio, least, aim) {
                 _ if of_limit < part => Verdict::Fail,
@@ -69,6 +61,7 @@ pub(super) fn judge(need: Need, base: Side, medians: &BTreeMap<Side, f64>) -> Ju
             })
         }
         Need::RatioAtMost { most, aim } => ratio.map(|r| at_most(r, most, aim)),
+        Need::PartOfLimitAtLeast { least, aim } => of_limit.map(|part| at_least(part, least, aim)),
         Need::TimesLimitAtMost { most, aim } => of_limit.map(|times| at_most(times, most, aim)),
         Need::AtMost { most, aim } => rsock.map(|value| at_most(value, most, aim)),
         Need::AtLeast { least, aim } => rsock.map(|value| at_least(value, least, aim)),
@@ -127,16 +120,10 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_may_stand_in_for_the_ratio() {
-        let need = Need::RatioOrPartOfLimit { least: 1.3, part: 0.7, aim: 4.0 };
-        let of = |rsock| {
-            verdict(need, &[(Side::Kernel, 40.0), (Side::Rsock, rsock), (Side::Limit, 50.0)])
-        };
-        assert_eq!(
-            [of(34.0), of(36.0), of(52.0), of(160.0)],
-            [Verdict::Fail, Verdict::Pass, Verdict::Pass, Verdict::Aim]
-        );
-        assert_eq!(verdict(need, &[(Side::Kernel, 40.0), (Side::Rsock, 60.0)]), Verdict::Pass);
+    fn a_part_of_the_limit_may_be_promised_alone() {
+        let need = Need::PartOfLimitAtLeast { least: 0.5, aim: 0.8 };
+        let of = |rsock| verdict(need, &[(Side::Rsock, rsock), (Side::Limit, 50.0)]);
+        assert_eq!([of(24.0), of(25.0), of(40.0)], [Verdict::Fail, Verdict::Pass, Verdict::Aim]);
     }
 
     #[test]
@@ -158,9 +145,9 @@ mod tests {
             Need::Nothing,
             Need::RatioAndPartOfLimit { least: 0.0, part: 0.0, aim: 0.0 },
             Need::RatioAtLeast { least: 1.0, aim: 1.0 },
-            Need::RatioOrPartOfLimit { least: 1.0, part: 1.0, aim: 1.0 },
             Need::AtMost { most: 1.0, aim: 1.0 },
             Need::TimesLimitAtMost { most: 1.0, aim: 1.0 },
+            Need::PartOfLimitAtLeast { least: 1.0, aim: 1.0 },
         ] {
             assert_eq!(verdict(need, &[(Side::Kernel, 1.0)]), Verdict::NotRun);
         }

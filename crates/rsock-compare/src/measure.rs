@@ -50,7 +50,9 @@ pub(crate) fn start_servers(bench: &Bench, case: &Case, side: Side) -> Result<Ve
         (Work::Service(service), ..) => services::start_servers(bench, case, side, service),
         (Work::CpuPerRequest, ..) => Ok(vec![services::start_redis(bench, case, side)?]),
         (Work::IdleInEpoll(_), ..) => Ok(vec![services::start_epoll_server(bench, case, side)?]),
-        (Work::Iperf, _, Some(iperf3)) => Ok(vec![iperf::start_server(bench, iperf3, case, side)?]),
+        (Work::Iperf(_), _, Some(iperf3)) => {
+            Ok(vec![iperf::start_server(bench, iperf3, case, side)?])
+        }
         _ => Ok(Vec::new()),
     }
 }
@@ -82,10 +84,11 @@ pub(crate) fn measure(
             let clients = servers.iter().map(start).collect::<Result<Vec<_>, _>>()?;
             finish_all(bench, clients, |output| netperf::parse(output, test))
         }
-        Work::Iperf => {
+        Work::Iperf(options) => {
             let Some(program) = &bench.programs.iperf3 else { return Err(absent("iperf3")) };
-            let start =
-                |server: &Server| iperf::start_client(bench, program, case, side, server.port);
+            let start = |server: &Server| {
+                iperf::start_client(bench, program, case, side, options, server.port)
+            };
             let clients = servers.iter().map(start).collect::<Result<Vec<_>, _>>()?;
             finish_all(bench, clients, iperf::parse)
         }
@@ -125,7 +128,7 @@ pub(crate) fn measure(
             held(bench, case, side, 1000, |pids| Ok(process::memory(pids)? as f64 / 1000.0))
         }
         Work::Idle => held(bench, case, side, 100, switches_per_second),
-        Work::Cpu => cpu_at_rate(bench, case, side),
+        Work::Cpu(rate) => cpu_at_rate(bench, case, side, rate),
         Work::Quotient(..) | Work::Memcpy(_) => Err(Error::Failed("this row runs nothing".into())),
     }
 }
@@ -150,6 +153,9 @@ fn limit_of(bench: &Bench, case: &Case) -> Result<Measured, Error> {
     }
     match (case.work, case.unit) {
         (Work::Netperf { test: Netperf::Stream(size), .. }, _) => Ok(bandwidth(size)?.into()),
+        (Work::Netperf { test: Netperf::Rr | Netperf::UdpRr, .. }, _) => {
+            Ok((1.0 / limit::line_round_trip(bench.cpus).as_secs_f64()).into())
+        }
         (_, Unit::Microseconds) => {
             Ok((limit::line_round_trip(bench.cpus).as_secs_f64() * 1e6).into())
         }
@@ -287,14 +293,15 @@ fn held(
     Ok(Measured { fast_share: moved::share(client.pid()), ..value.into() })
 }
 
-/// Measures the CPU time of both ends over a few seconds of 100 requests per second.
-fn cpu_at_rate(bench: &Bench, case: &Case, side: Side) -> Result<Measured, Error> {
+/// Measures the CPU time of both ends over a few seconds of `rate` requests per second.
+fn cpu_at_rate(bench: &Bench, case: &Case, side: Side, rate: u32) -> Result<Measured, Error> {
     const SETTLING: Duration = Duration::from_millis(500);
     const WATCHED: Duration = Duration::from_secs(2);
     let (server, addr) =
         own_server(bench, case, side, &["perf", "rr", "--server", "--device", "tcp"])?;
     // Longer than the time for which its CPU time is watched.
-    let args = ["perf", "rr", "--device", "tcp", "--rate", "100", "--time", "3.5"];
+    let rate = rate.to_string();
+    let args = ["perf", "rr", "--device", "tcp", "--rate", &rate, "--time", "3.5"];
     let mut command = bench.own_command(&args);
     command.args(["--connect", &addr]);
     bench.set_environment(&mut command, case, side);

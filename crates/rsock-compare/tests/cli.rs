@@ -142,8 +142,9 @@ fn rows_that_could_not_run_are_marked_and_have_no_figures() {
 }
 
 /// The lines of a table and what is said below it, of rows that no program is found for.
-fn without_programs(dir: &Dir, rows: &str) -> String {
+fn without_programs(dir: &Dir, rows: &str, options: &[&str]) -> String {
     let mut command = compare(&["--runs", "1", "--pin", "no", "--only", rows]);
+    command.args(options);
     command.env("PATH", "").env_remove("RSOCK_TOOLS").env("RSOCK_PRELOAD", dir.library());
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -153,7 +154,7 @@ fn without_programs(dir: &Dir, rows: &str) -> String {
 #[test]
 fn a_service_that_is_missing_is_not_measured_and_the_reason_is_given() {
     let dir = Dir::new("services");
-    let table = without_programs(&dir, "services.echo.nio,services.redis.cli,services.node");
+    let table = without_programs(&dir, "services.echo.nio,services.redis.cli,services.node", &[]);
     for (row, program) in [("echo.nio", "java"), ("redis.cli", "redis-server"), ("node", "node")] {
         let note = format!("services.{row}: not measured: {program} was not found");
         assert!(table.contains(&note), "{note}: {table}");
@@ -164,7 +165,7 @@ fn a_service_that_is_missing_is_not_measured_and_the_reason_is_given() {
 #[test]
 fn connections_that_stay_on_tcp_are_no_sample_of_rsock() {
     let dir = Dir::new("stay");
-    let table = without_programs(&dir, "services.echo.tokio");
+    let table = without_programs(&dir, "services.echo.tokio", &["--judge"]);
     let line = table.lines().find(|line| line.starts_with("Tokio echo")).unwrap();
     assert!(line.contains("FAIL") && line.contains("/s"), "{line}");
     assert!(table.contains("no connection of the library was seen"), "{table}");

@@ -29,6 +29,8 @@ pub(crate) enum Service {
     /// The same on [`Service::BUSY`] connections of one thread, which holds so many others that
     /// rest.
     EchoBesideIdle { idle: u16 },
+    /// As [`Self::EchoBesideIdle`], by a server that waits in `poll`.
+    EchoInPoll { idle: u16 },
 }
 
 impl Service {

@@ -43,7 +43,7 @@ pub(super) fn run(port: u16) -> io::Result<()> {
 
 /// Sends back what has come; whether more may come. Messages are small and answered one by one, so
 /// there is always room for an answer.
-fn answer(stream: &mut TcpStream, buf: &mut [u8]) -> io::Result<bool> {
+pub(super) fn answer(stream: &mut TcpStream, buf: &mut [u8]) -> io::Result<bool> {
     match stream.read(buf) {
         Ok(0) => Ok(false),
         Ok(n) => stream.write_all(&buf[..n]).map(|()| true),

@@ -4,6 +4,7 @@
 mod epoll;
 mod epoll_client;
 mod epoll_server;
+mod poll_server;
 mod redis_client;
 mod tokio_echo;
 
@@ -26,6 +27,8 @@ enum End {
     EpollServer { port: u16 },
     /// Have messages sent back on some connections, with epoll, and open others
     EpollClient(epoll_client::Args),
+    /// Send back what comes, with poll
+    PollServer { port: u16 },
     /// Send back what comes, with Tokio
     TokioServer { port: u16 },
     /// Have messages sent back, with Tokio
@@ -44,6 +47,7 @@ enum End {
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let done = match &args.end {
         End::EpollServer { port } => epoll_server::run(*port),
+        End::PollServer { port } => poll_server::run(*port),
         End::EpollClient(args) => epoll_client::run(args),
         End::TokioServer { port } => tokio_echo::serve(*port),
         End::TokioClient { port, time } => tokio_echo::ask(*port, *time),

@@ -1,4 +1,4 @@
-//! Unmodified iperf3 with its default message size: its command lines and its JSON.
+//! Unmodified iperf3: its command lines and its JSON.
 
 use crate::bench::Bench;
 use crate::case::{Case, Side};
@@ -29,9 +29,11 @@ pub(crate) fn start_client(
     program: &Program,
     case: &Case,
     side: Side,
+    options: &[&str],
     port: u16,
 ) -> Result<Collected, Error> {
     let mut command = program.command();
+    command.args(options);
     command.args(["-c", "127.0.0.1", "-p", &port.to_string(), "-J"]);
     command.args(["-t", &bench.time.as_secs().to_string()]);
     if let Some([client, server]) = bench.binding(case.place) {
@@ -41,15 +43,17 @@ pub(crate) fn start_client(
     Collected::spawn("iperf3", command)
 }
 
-/// Parses the Gbit/s that the receiver saw.
+/// Parses the Gbit/s that the receiver saw, or that both receivers saw together.
 pub(crate) fn parse(output: &str) -> Result<f64, Error> {
     let failed = |why: &str| Error::Failed(format!("iperf3: {why}"));
     let report: Value = serde_json::from_str(output).map_err(|_| failed("no JSON"))?;
     if let Some(error) = report["error"].as_str() {
         return Err(failed(error));
     }
-    let bits = report["end"]["sum_received"]["bits_per_second"].as_f64();
-    bits.map(|bits| bits / 1e9).ok_or_else(|| failed("no result"))
+    let received = |sum: &str| report["end"][sum]["bits_per_second"].as_f64();
+    let bits = received("sum_received").ok_or_else(|| failed("no result"))?;
+    // Only a run in both directions has this.
+    Ok((bits + received("sum_received_bidir_reverse").unwrap_or(0.0)) / 1e9)
 }
 
 #[cfg(test)]
@@ -62,6 +66,13 @@ mod tests {
             "sum_sent": {"bits_per_second": 24630360589.9},
             "sum_received": {"bits_per_second": 24500000000.0}}}"#;
         assert_eq!(parse(output).unwrap(), 24.5);
+    }
+
+    #[test]
+    fn both_directions_of_a_run_count() {
+        let output = r#"{"end": {"sum_received": {"bits_per_second": 2e9},
+            "sum_received_bidir_reverse": {"bits_per_second": 3e9}}}"#;
+        assert_eq!(parse(output).unwrap(), 5.0);
     }
 
     #[test]

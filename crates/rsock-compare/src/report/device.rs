@@ -1,27 +1,39 @@
 //! The table of rows on an RDMA device: C's rsockets, rsock, and bare verbs as the limit.
 
-use super::{median, promise, significant, spread, verdict};
+use super::{Shown, Table, median, promise, significant, spread, verdict};
 use crate::case::Side;
 use crate::result::{Comparison, Row};
 use rsock_cli::table::{line, widths};
 use std::fmt::Write;
-use std::ops::Range;
 
 const COLUMNS: [&str; 9] =
     ["", "C rsockets", "rsock", "verbs", "ratio", "of verbs", "at least", "aim", "result"];
-/// The columns of numbers.
-const NUMBERS: Range<usize> = 1..8;
+
+const FIGURES: Table<6> = Table {
+    head: ["", "C rsockets", "rsock", "verbs", "ratio", "of verbs"],
+    numbers: 1..6,
+    cells: figures,
+};
+
+const PROMISES: Table<9> = Table { head: COLUMNS, numbers: 1..8, cells };
 
 /// Appends the table for a terminal.
-pub(super) fn text(out: &mut String, comparison: &Comparison) {
+pub(super) fn text(out: &mut String, comparison: &Comparison, shown: Shown) {
+    match shown {
+        Shown::Figures => table(out, comparison, &FIGURES),
+        Shown::Promises => table(out, comparison, &PROMISES),
+    }
+}
+
+fn table<const N: usize>(out: &mut String, comparison: &Comparison, table: &Table<N>) {
     let rows = rows(comparison);
     let Some(title) = title(comparison).filter(|_| !rows.is_empty()) else { return };
-    let lines: Vec<_> =
-        [COLUMNS.map(str::to_owned)].into_iter().chain(rows.iter().map(|r| cells(r))).collect();
+    let head = [table.head.map(str::to_owned)];
+    let lines: Vec<_> = head.into_iter().chain(rows.iter().map(|r| (table.cells)(r))).collect();
     let widths = widths(lines.iter().cloned());
     let _ = writeln!(out, "\n{title}: ratio = rsock : C rsockets");
     for cells in &lines {
-        line(out, cells, &widths, |column| NUMBERS.contains(&column));
+        line(out, cells, &widths, |column| table.numbers.contains(&column));
     }
 }
 
@@ -53,9 +65,8 @@ fn title(comparison: &Comparison) -> Option<String> {
     is_asked.then(|| format!("On {device}"))
 }
 
-fn cells(row: &Row) -> [String; 9] {
+fn figures(row: &Row) -> [String; 6] {
     let quotient = |value: Option<f64>| value.map_or(String::new(), significant);
-    let (least, aim) = promise(row.need);
     [
         row.label.clone(),
         median(row, Side::C),
@@ -63,8 +74,11 @@ fn cells(row: &Row) -> [String; 9] {
         median(row, Side::Limit),
         quotient(row.judgement.ratio),
         quotient(row.judgement.of_limit),
-        least,
-        aim,
-        verdict(row).to_owned(),
     ]
+}
+
+fn cells(row: &Row) -> [String; 9] {
+    let [label, c, rsock, verbs, ratio, of_verbs] = figures(row);
+    let (least, aim) = promise(row.need);
+    [label, c, rsock, verbs, ratio, of_verbs, least, aim, verdict(row).to_owned()]
 }

@@ -1,6 +1,6 @@
 //! The results as a table for a terminal, as Markdown, and as a plot.
 
-use crate::case::{Need, Place, Side, Unit};
+use crate::case::{AS_FAST, Need, Place, Side, Unit};
 use crate::judge::Verdict;
 use crate::limit::Placement;
 use crate::result::{Comparison, Row};
@@ -17,12 +17,37 @@ mod services;
 
 pub(crate) use markdown::markdown;
 
-const COLUMNS: [&str; 11] = [
-    "", "kernel", "Unix", "rsock", "limit", "ratio", "of limit", "at least", "aim", "result",
-    "CPUs",
-];
-/// The columns of numbers.
-const NUMBERS: Range<usize> = 1..9;
+/// What the tables for a terminal show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shown {
+    /// The figures.
+    Figures,
+    /// The figures, what rsock promises, and whether it keeps that.
+    Promises,
+}
+
+/// The columns of a table, each row of which is a line.
+struct Table<const N: usize> {
+    head: [&'static str; N],
+    /// The columns of numbers.
+    numbers: Range<usize>,
+    cells: fn(&Row) -> [String; N],
+}
+
+const FIGURES: Table<8> = Table {
+    head: ["", "kernel", "Unix", "rsock", "limit", "ratio", "of limit", "CPUs"],
+    numbers: 1..7,
+    cells: figures,
+};
+
+const PROMISES: Table<11> = Table {
+    head: [
+        "", "kernel", "Unix", "rsock", "limit", "ratio", "of limit", "at least", "aim", "result",
+        "CPUs",
+    ],
+    numbers: 1..9,
+    cells,
+};
 
 fn median(row: &Row, side: Side) -> String {
     row.medians.get(&side).map_or(String::new(), |value| quantity(*value, row.unit))
@@ -51,7 +76,7 @@ pub(crate) fn svg(comparison: &Comparison) -> Result<String, Error> {
 }
 
 /// Returns the tables, and below them what a reader has to know.
-pub(crate) fn text(comparison: &Comparison) -> String {
+pub(crate) fn text(comparison: &Comparison, shown: Shown) -> String {
     let env = &comparison.environment;
     let mut out = String::new();
     let _ = writeln!(
@@ -68,12 +93,9 @@ pub(crate) fn text(comparison: &Comparison) -> String {
     if comparison.rows.iter().any(|row| !row.is_on_device()) {
         out.push_str("ratio = rsock : kernel TCP, or kernel UDP for datagrams\n");
     }
-    if comparison.rows.iter().any(Row::is_service) {
-        let us = significant(env.kernel_round_trip_us);
-        let _ = writeln!(
-            out,
-            "A round trip over kernel TCP takes {us} us; from 20 us on, some services promise more."
-        );
+    let _ = writeln!(out, "{}", machine(comparison));
+    if shown == Shown::Promises && comparison.rows.iter().any(Row::is_service) {
+        out.push_str("Where kernel TCP takes 20 us or more, some services promise more.\n");
     }
     if env.endless_loops > 0 {
         let n = env.endless_loops;
@@ -82,9 +104,43 @@ pub(crate) fn text(comparison: &Comparison) -> String {
     if env.runs < LEAST_RUNS {
         let _ = writeln!(out, "A first look: fewer than {LEAST_RUNS} samples prove little.");
     }
-    let is_number = |column| NUMBERS.contains(&column);
-    let head = COLUMNS.map(String::from);
-    let widths = widths([head.clone()].into_iter().chain(comparison.rows.iter().map(cells)));
+    match shown {
+        Shown::Figures => tables(&mut out, comparison, &FIGURES),
+        Shown::Promises => tables(&mut out, comparison, &PROMISES),
+    }
+    device::text(&mut out, comparison, shown);
+    on_tcp::text(&mut out, comparison);
+    for row in comparison.rows.iter().filter(|row| shows_percentiles(row)) {
+        percentiles(&mut out, row);
+    }
+    out.push('\n');
+    for note in notes(comparison, shown) {
+        let _ = writeln!(out, "{note}");
+    }
+    out
+}
+
+/// Says how fast the kernel is on this machine, and whether its CPUs share a cache.
+fn machine(comparison: &Comparison) -> String {
+    let us = significant(comparison.environment.kernel_round_trip_us);
+    let samples = || comparison.rows.iter().flat_map(|row| &row.samples);
+    let (n, n_shared) =
+        (samples().count(), samples().filter(|s| s.placement == Placement::A).count());
+    let cpus = match n_shared {
+        _ if n == 0 => "nothing was measured".to_owned(),
+        0 => "the two CPUs share no cache".to_owned(),
+        shared if shared == n => "the two CPUs share a cache".to_owned(),
+        shared => format!("the two CPUs shared a cache during {shared} of {n} samples"),
+    };
+    format!("This machine: a round trip over kernel TCP takes {us} us; {cpus}.")
+}
+
+/// Appends a table for each placement of the ends.
+fn tables<const N: usize>(out: &mut String, comparison: &Comparison, table: &Table<N>) {
+    let is_number = |column| table.numbers.contains(&column);
+    let head = table.head.map(String::from);
+    let lines = comparison.rows.iter().map(table.cells);
+    let widths = widths([head.clone()].into_iter().chain(lines));
     for (title, place) in [("Unpinned", false), ("Pinned to a CPU each", true)] {
         let rows: Vec<_> = comparison
             .rows
@@ -95,21 +151,11 @@ pub(crate) fn text(comparison: &Comparison) -> String {
             continue;
         }
         let _ = writeln!(out, "\n{title}");
-        line(&mut out, &head, &widths, is_number);
+        line(out, &head, &widths, is_number);
         for row in rows {
-            line(&mut out, &cells(row), &widths, is_number);
+            line(out, &(table.cells)(row), &widths, is_number);
         }
     }
-    device::text(&mut out, comparison);
-    on_tcp::text(&mut out, comparison);
-    for row in comparison.rows.iter().filter(|row| shows_percentiles(row)) {
-        percentiles(&mut out, row);
-    }
-    out.push('\n');
-    for note in notes(comparison) {
-        let _ = writeln!(out, "{note}");
-    }
-    out
 }
 
 /// Whether the row is about the latency of single round trips.
@@ -120,23 +166,29 @@ fn shows_percentiles(row: &Row) -> bool {
 /// Fewer samples than this make no reliable median.
 const LEAST_RUNS: u32 = 5;
 
-fn cells(row: &Row) -> [String; 11] {
-    let value = |side| row.medians.get(&side).map_or(String::new(), |v| quantity(*v, row.unit));
+fn figures(row: &Row) -> [String; 8] {
     let quotient = |value: Option<f64>| value.map_or(String::new(), significant);
-    let (least, aim) = promise(row.need);
+    let rsock = match row.judgement.verdict {
+        Verdict::NotRun => "not run".to_owned(),
+        _ => median(row, Side::Rsock),
+    };
     [
         row.label.clone(),
-        value(Side::Kernel),
-        value(Side::Unix),
-        value(Side::Rsock),
-        value(Side::Limit),
+        median(row, Side::Kernel),
+        median(row, Side::Unix),
+        rsock,
+        median(row, Side::Limit),
         quotient(row.judgement.ratio),
         quotient(row.judgement.of_limit),
-        least,
-        aim,
-        verdict(row).to_owned(),
         placements(row),
     ]
+}
+
+fn cells(row: &Row) -> [String; 11] {
+    let [label, kernel, unix, rsock, limit, ratio, of_limit, cpus] = figures(row);
+    let (least, aim) = promise(row.need);
+    let verdict = verdict(row).to_owned();
+    [label, kernel, unix, rsock, limit, ratio, of_limit, least, aim, verdict, cpus]
 }
 
 fn verdict(row: &Row) -> &'static str {
@@ -157,15 +209,14 @@ fn promise(need: Need) -> (String, String) {
         Need::RatioAtLeast { least, aim } | Need::AtLeast { least, aim } => {
             (significant(least), significant(aim))
         }
-        Need::RatioOrPartOfLimit { least, part, aim } => {
-            let either = format!("{} or {} of limit", significant(least), significant(part));
-            (either, significant(aim))
-        }
         Need::RatioAndPartOfLimit { least, part, aim } => {
             let both = format!("{} and {} of limit", significant(least), significant(part));
             (both, significant(aim))
         }
         Need::RatioAtMost { most: m, aim } => (most(m, ""), most(aim, "")),
+        Need::PartOfLimitAtLeast { least, aim } => {
+            (format!("{} of limit", significant(least)), format!("{} of limit", significant(aim)))
+        }
         Need::TimesLimitAtMost { most: m, aim } => (most(m, " x limit"), most(aim, " x limit")),
         Need::AtMost { most: m, aim } if m >= 1024.0 => {
             (most(m / 1024.0, "K"), most(aim / 1024.0, "K"))
@@ -240,7 +291,7 @@ fn percentiles(out: &mut String, row: &Row) {
     }
 }
 
-fn notes(comparison: &Comparison) -> Vec<String> {
+fn notes(comparison: &Comparison, shown: Shown) -> Vec<String> {
     let mut notes = vec![
         "CPUs: A they share a cache, B they do not (by the round trip of a cache line before each \
          sample)."
@@ -263,11 +314,51 @@ fn notes(comparison: &Comparison) -> Vec<String> {
             notes.push(format!("{}: {percent:.0} % of the bytes went past kernel TCP", row.id));
         }
     }
+    if shown == Shown::Figures {
+        notes.extend(worse_than_kernel(&comparison.rows));
+        return notes;
+    }
     let count = |v| comparison.rows.iter().filter(|row| row.judgement.verdict == v).count();
     let [aim, pass, fail, not_run] =
         [Verdict::Aim, Verdict::Pass, Verdict::Fail, Verdict::NotRun].map(count);
     notes.push(format!("{aim} aim, {pass} pass, {fail} FAIL, {not_run} not run."));
     notes
+}
+
+/// Names the rows in which rsock is slower than the kernel, and those in which it costs more.
+fn worse_than_kernel(rows: &[Row]) -> Vec<String> {
+    let named = |is_worse: fn(Unit, f64) -> bool| {
+        let ratio = |row: &Row| row.judgement.ratio.filter(|ratio| is_worse(row.unit, *ratio));
+        let rows = rows.iter().filter(|row| row.base == Side::Kernel);
+        let named =
+            rows.filter_map(|row| Some(format!("{} ({})", row.id, significant(ratio(row)?))));
+        named.collect::<Vec<_>>().join(", ")
+    };
+    let (slower, dearer) = (named(is_slower), named(costs_more));
+    let mut notes = Vec::new();
+    if !slower.is_empty() {
+        notes.push(format!("Slower than the kernel by more than 3 %: {slower}."));
+    } else if rows.iter().any(|row| row.judgement.ratio.is_some()) {
+        notes.push("No row is slower than the kernel by more than 3 %.".to_owned());
+    }
+    if !dearer.is_empty() {
+        notes.push(format!("Costs more than the kernel: {dearer}."));
+    }
+    notes
+}
+
+fn is_slower(unit: Unit, ratio: f64) -> bool {
+    match unit {
+        Unit::PerSecond | Unit::GbitPerSecond => ratio < AS_FAST,
+        Unit::Microseconds => ratio > 1.0 / AS_FAST,
+        _ => false,
+    }
+}
+
+fn costs_more(unit: Unit, ratio: f64) -> bool {
+    let is_cost =
+        matches!(unit, Unit::Bytes | Unit::CpuMillis | Unit::CpuPerKib | Unit::CpuPerRequest);
+    is_cost && ratio > 1.0 / AS_FAST
 }
 
 /// A note names rows with a smaller part of the bytes past kernel TCP. It is less than one, since
@@ -287,6 +378,15 @@ mod tests {
     }
 
     #[test]
+    fn a_smaller_rate_is_slower_and_a_greater_cost_is_dearer() {
+        let rates = [Unit::PerSecond, Unit::GbitPerSecond];
+        assert!(rates.iter().all(|unit| is_slower(*unit, 0.96) && !is_slower(*unit, 0.98)));
+        assert!(is_slower(Unit::Microseconds, 1.04) && !is_slower(Unit::Microseconds, 0.1));
+        assert!(costs_more(Unit::Bytes, 18.0) && !costs_more(Unit::CpuMillis, 1.02));
+        assert!(!costs_more(Unit::PerSecond, 18.0) && !is_slower(Unit::Bytes, 0.1));
+    }
+
+    #[test]
     fn quantities_carry_their_unit() {
         assert_eq!(quantity(20172.0, Unit::PerSecond), "20.2 k/s");
         assert_eq!(quantity(100.0, Unit::PerSecond), "100 /s");
@@ -300,8 +400,8 @@ mod tests {
         let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
         assert_eq!(text(Need::RatioAtLeast { least: 1.5, aim: 6.0 }), pair("1.5", "6"));
         assert_eq!(
-            text(Need::RatioOrPartOfLimit { least: 1.3, part: 0.7, aim: 4.0 }),
-            pair("1.3 or 0.7 of limit", "4")
+            text(Need::PartOfLimitAtLeast { least: 0.7, aim: 0.8 }),
+            pair("0.7 of limit", "0.8 of limit")
         );
         assert_eq!(text(Need::AtMost { most: 65536.0, aim: 8192.0 }), pair("<= 64K", "<= 8K"));
         assert_eq!(text(Need::AtMost { most: 0.0, aim: 0.0 }), pair("<= 0", "<= 0"));

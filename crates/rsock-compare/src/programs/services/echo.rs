@@ -48,6 +48,10 @@ pub(crate) fn start_epoll_server(bench: &Bench, case: &Case, side: Side) -> Resu
     start_own(bench, case, side, "epoll-server")
 }
 
+pub(super) fn start_poll_server(bench: &Bench, case: &Case, side: Side) -> Result<Server, Error> {
+    start_own(bench, case, side, "poll-server")
+}
+
 fn start_own(bench: &Bench, case: &Case, side: Side, end: &str) -> Result<Server, Error> {
     Server::start("the server", bench.listening(case), |port| {
         let mut command = bench.own_command(&["end", end, &port.to_string()]);

@@ -44,6 +44,7 @@ pub(crate) fn start_servers(
         Service::Node => pages::start_node(bench, case, side),
         Service::Echo(with) => echo::start_server(bench, case, side, with),
         Service::EchoBesideIdle { .. } => start_epoll_server(bench, case, side),
+        Service::EchoInPoll { .. } => echo::start_poll_server(bench, case, side),
     };
     Ok(vec![server?])
 }
@@ -75,7 +76,9 @@ pub(crate) fn start_client(
         Service::Haproxy { connections } => ("wrk", pages::wrk_kept(bench, connections, port)?),
         Service::Node => ("wrk", pages::wrk_kept(bench, 1, port)?),
         Service::Echo(with) => (echo::name(with), echo::client(bench, with, port)?),
-        Service::EchoBesideIdle { idle } => ("the client", echo::epoll_client(bench, idle, port)),
+        Service::EchoBesideIdle { idle } | Service::EchoInPoll { idle } => {
+            ("the client", echo::epoll_client(bench, idle, port))
+        }
     };
     bench.set_environment(&mut command, case, side);
     Collected::spawn(name, command)
@@ -91,7 +94,9 @@ pub(crate) fn parse(output: &str, service: Service, took: Duration) -> Result<f6
         Service::NginxByAb { .. } => pages::parse_ab(output),
         Service::Nginx { .. } | Service::Haproxy { .. } | Service::Node => pages::parse_wrk(output),
         Service::Echo(with) => echo::parse(output, echo::name(with)),
-        Service::EchoBesideIdle { .. } => echo::parse(output, "the client"),
+        Service::EchoBesideIdle { .. } | Service::EchoInPoll { .. } => {
+            echo::parse(output, "the client")
+        }
     }
 }
 
@@ -117,7 +122,9 @@ pub(crate) fn lacks(bench: &Bench, service: Service) -> Option<String> {
         Service::Node => vec![("node", programs.node.is_some()), wrk],
         Service::Echo(Echo::Asyncio) => vec![("python3", programs.python3.is_some())],
         Service::Echo(Echo::Nio) => vec![("java", programs.java.is_some())],
-        Service::EchoBesideIdle { idle } => return hold::lacks_descriptors(idle.into()),
+        Service::EchoBesideIdle { idle } | Service::EchoInPoll { idle } => {
+            return hold::lacks_descriptors(idle.into());
+        }
         Service::Echo(Echo::Tokio) => vec![],
     };
     let missing = needed.into_iter().find(|(_, is_found)| !is_found);
