@@ -206,6 +206,12 @@ pub trait CompletionQueue<B: Backend>: Debug + Send + Sync {
     /// Wakes every thread of this process family that parks or has armed a bell here: for a thread
     /// that took completions which others wait for.
     fn wake_waiters(&self);
+
+    /// Whether the thread of the peer that last woke a sleeper here ran on another CPU than the
+    /// calling thread. `None` if that is unknown, as it is of a peer on another host.
+    fn is_peer_elsewhere(&self) -> Option<bool> {
+        None
+    }
 }
 
 /// A thread's doorbell: a descriptor that is readable once some armed queue completed something.

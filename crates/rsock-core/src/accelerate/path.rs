@@ -238,6 +238,10 @@ impl Path {
         on!(self, stream => stream.has_changed(mark))
     }
 
+    pub(super) fn is_peer_elsewhere(&self) -> Option<bool> {
+        on!(self, stream => stream.is_peer_elsewhere())
+    }
+
     pub(super) fn spin(&self, interest: Interest, mark: u32) -> bool {
         on!(self, stream => stream.spin(interest, mark))
     }

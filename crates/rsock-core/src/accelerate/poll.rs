@@ -17,7 +17,7 @@ use crate::accelerate::state::{FLAG_PINNED, Receiving};
 use crate::accelerate::{AcceleratedStream, NativeListener, PATIENCE, StreamRef, Waited};
 use crate::closing::{Call, notice};
 use crate::datagram::kernel_udp::AcceleratedUdp;
-use crate::engine::{WITHOUT_BELL, spin_on};
+use crate::engine::{WITHOUT_BELL, spin_on_peer};
 use crate::interrupt::{Section, Watch};
 use crate::metrics::Direction;
 use crate::sys;
@@ -439,7 +439,20 @@ fn spin(states: &[Option<State<'_>>]) -> bool {
     let has_any = || {
         rings().any(|(path, mark)| path.has_changed(*mark)) || queues().any(|udp| udp.is_ready())
     };
-    n != 0 && n <= MOST_SPUN && spin_on(has_any)
+    n != 0 && n <= MOST_SPUN && spin_on_peer(|| is_any_peer_elsewhere(rings()), has_any)
+}
+
+/// Whether one of the peers runs on another CPU than this thread; `None` if that is unknown of all.
+fn is_any_peer_elsewhere<'a>(rings: impl Iterator<Item = &'a (&'a Path, u32)>) -> Option<bool> {
+    let mut known = None;
+    for (path, _) in rings {
+        match path.is_peer_elsewhere() {
+            Some(true) => return Some(true),
+            Some(false) => known = Some(false),
+            None => {}
+        }
+    }
+    known
 }
 
 /// Counts a wait for each ring that it concerned: the one that ended a spin, or all.

@@ -100,4 +100,8 @@ impl CompletionQueue<Soft> for SoftCq {
     fn wake_waiters(&self) {
         self.waiters.wake_all();
     }
+
+    fn is_peer_elsewhere(&self) -> Option<bool> {
+        self.waiters.is_peer_elsewhere()
+    }
 }

@@ -9,7 +9,7 @@ use super::Link;
 use super::bell;
 use super::creation_stamp::CreationStamp;
 use super::layout::LaneHead;
-use super::ready_set::{self, Page, Pages, ReadyNumber};
+use super::ready_set::{self, Page, Pages, ReadyNumber, this_cpu};
 use super::segment::Mapping;
 use super::wake::wake_sleepers;
 use crate::clock;
@@ -52,6 +52,7 @@ impl OwnedWaitLine {
             owned.line().set_bell(i, 0);
         }
         owned.line().set_ready_set(0, 0);
+        owned.line().forget_woken_from();
         owned.line().word().store(0, Ordering::Relaxed);
         Ok(owned)
     }
@@ -203,6 +204,13 @@ impl Waiters {
             more.retain(|p| Arc::strong_count(p) > 1);
             self.n_more.store(more.len(), Ordering::Relaxed);
         }
+    }
+
+    /// Whether the peer that last woke a sleeper ran on another CPU than the calling thread; `None`
+    /// if that is unknown. Of several peers the first one counts.
+    pub(super) fn is_peer_elsewhere(&self) -> Option<bool> {
+        let from = self.first.get()?.line().woken_from()?;
+        Some(from != this_cpu())
     }
 
     /// Wakes the waiting threads after something became ready that no peer announces.

@@ -57,6 +57,13 @@ impl<B: Backend> QpStream<B> {
             Interest::Read => &mail.recv_spin,
             Interest::Write => &mail.send_spin,
         };
-        spin.wait(|| self.has_changed(mark))
+        spin.wait(|| self.is_peer_elsewhere(), || self.has_changed(mark))
+    }
+
+    /// Whether the peer's thread that last woke a sleeper of this stream ran on another CPU than
+    /// the calling thread; `None` if that is unknown.
+    #[must_use]
+    pub fn is_peer_elsewhere(&self) -> Option<bool> {
+        self.resources.cq.is_peer_elsewhere()
     }
 }

@@ -18,7 +18,7 @@
 //! one that sleeps is woken at once. PERF: beside two endless loops on two CPUs, round trips of a
 //! byte (`rsock perf rr`) went from 335 a second to 131,000 (medians of three runs by turns).
 //!
-//! An epoll set knows on which CPU the peer ran when it last woke the waiter, and there its waits
+//! A waiter often knows on which CPU the peer ran when it last woke the waiter, and there its waits
 //! do better. If the peer shares this CPU, they do not spin at all. If it runs on another one, they
 //! spin, because to wake a thread on another busy CPU takes both CPUs long. PERF: nginx with one
 //! connection of wrk, each bound to a CPU with an endless loop, went from 7,400 requests a second
@@ -112,9 +112,14 @@ impl Spin {
         }
     }
 
-    /// Spins, then yields, until `ready` holds. False if the caller should sleep.
-    pub(in crate::engine) fn wait(&self, ready: impl Fn() -> bool) -> bool {
-        self.wait_beside(Some(&CPU_CONTENTION), || None, ready)
+    /// Spins, then yields, until `ready` holds, for a peer that `is_peer_elsewhere` knows to run on
+    /// another CPU or on this one. False if the caller should sleep.
+    pub(in crate::engine) fn wait(
+        &self,
+        is_peer_elsewhere: impl FnOnce() -> Option<bool>,
+        ready: impl Fn() -> bool,
+    ) -> bool {
+        self.wait_beside(Some(&CPU_CONTENTION), is_peer_elsewhere, ready)
     }
 
     /// As [`Self::wait`] on a machine with `contention`, or with none ever, for a peer that

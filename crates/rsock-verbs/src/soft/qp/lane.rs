@@ -6,6 +6,7 @@ use crate::soft::Link;
 use crate::soft::layout::{
     LaneHead, MAX_SLOTS, MAX_STAGE, MIN_SLOTS, QP_TABLE, QPS, QpEntry, REVOKED, STAGE,
 };
+use crate::soft::ready_set::this_cpu;
 use crate::soft::segment::Mapping;
 use crate::soft::wait::wake;
 use crate::sync::slot::Slot;
@@ -207,7 +208,12 @@ impl LaneProducer {
     #[inline(always)]
     pub(in crate::soft) fn take_waiters(&self) -> u32 {
         // SAFETY: by the type's invariant.
-        unsafe { self.wait_line.as_ref() }.ring()
+        let line = unsafe { self.wait_line.as_ref() };
+        let bits = line.ring();
+        if bits != 0 {
+            line.set_woken_from(this_cpu());
+        }
+        bits
     }
 
     /// Wakes the waiters that `bits` name. Called without the lock, since it takes system calls.
