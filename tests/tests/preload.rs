@@ -31,6 +31,7 @@ parts! {
         killed_by_sigpipe unread linger exit killed blocked_writer shut_read edges state timeouts
         files options;
     forks: making;
+    polled: many;
     moves: first_byte mid_write both_directions blocked_recv unread half_close;
     signals: interrupt interrupt_poll restart restart_timeout longjmp longjmp_write storm
         writing_handler actions fault fork cancel sigio sigio_early;

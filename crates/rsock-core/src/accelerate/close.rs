@@ -4,7 +4,7 @@ use crate::accelerate::ask::Subject;
 use crate::accelerate::call_stops::{CallStops, EndsCalls};
 use crate::accelerate::path::Path;
 use crate::accelerate::state::{
-    FLAG_BROKEN, FLAG_ENDED, FLAG_RX_PLAIN, FLAG_RX_SHUT, FLAG_TX_SHUT, Sending,
+    FLAG_BROKEN, FLAG_ENDED, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_RX_SHUT, FLAG_TX_SHUT, Sending,
 };
 use crate::accelerate::{AcceleratedStream, FallbackReason, PARK, offsets, verify};
 use crate::interrupt::Section;
@@ -102,6 +102,12 @@ impl AcceleratedStream {
             // Marks as unneeded what the peer sends before it learns of this close, so that it does
             // not become a reset: TCP would report an end as well.
             path.ignore_unread();
+        }
+        if !shared && !self.has(FLAG_PINNED) && is_reset_by_close(fd) {
+            // At once, so that the peer's reader does not find the end of the ring before the
+            // reset, and take it for the end of the stream. If the kernel refuses, its `close`
+            // resets the connection a moment later. A pinned stream may have other holders.
+            sys::disconnect(fd);
         }
     }
 
@@ -235,6 +241,11 @@ impl EndsCalls for AcceleratedStream {
         let _ = rustix::net::shutdown(fd, Shutdown::Both);
         rustix::io::Errno::CONNRESET.into()
     }
+}
+
+/// Whether the kernel's `close` resets the connection (`SO_LINGER` with no time).
+fn is_reset_by_close(fd: BorrowedFd<'_>) -> bool {
+    rustix::net::sockopt::socket_linger(fd) == Ok(Some(Duration::ZERO))
 }
 
 /// Whether the peer's device has everything that was sent.

@@ -40,53 +40,84 @@ pub(super) enum Skipped {
 /// It is spared if a call of this thread on the same entries has found nothing in the kernel a
 /// moment ago, and the thread has made no system call for the program since. So a program that
 /// always has events on rings learns of what other threads and processes do in the kernel so much
-/// later: of a few entries by [`ASK_KERNEL`], of the ends of many connections by a tick of the
-/// clock.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// later: of a few entries by [`ASK_KERNEL`], of the ends of many connections by [`TIMES`] as long
+/// as the kernel took.
+#[derive(Clone, Copy)]
 pub(super) struct KernelLook {
     /// Which entries, and what is asked of them.
     entries: u64,
     is_few: bool,
-    /// In nanoseconds for a few entries, otherwise in ticks.
+    /// When it began, in nanoseconds.
     at: u64,
     kernel_calls: u32,
+    /// For how many nanoseconds it stands.
+    stands_for: u64,
 }
 
 thread_local! {
-    /// The last look of this thread that found nothing.
-    static LAST_LOOK: Cell<Option<KernelLook>> = const { Cell::new(None) };
+    /// The last looks of this thread that found nothing: at a few entries, and at many.
+    static LAST_LOOKS: [Cell<Option<KernelLook>>; 2] =
+        const { [Cell::new(None), Cell::new(None)] };
+}
+
+/// Whether a `poll` of many entries that has events of rings would ask the kernel for no end of a
+/// connection on a ring.
+pub fn may_skip_ends(asked: impl ExactSizeIterator<Item = (RawFd, PollFlags)>) -> bool {
+    KernelLook::now(asked).skipped() == Skipped::Ends
 }
 
 impl KernelLook {
     pub(super) fn now(asked: impl ExactSizeIterator<Item = (RawFd, PollFlags)>) -> Self {
         let is_few = asked.len() <= FEW;
-        let at = if is_few { sys::nanos() } else { u64::from(sys::tick()) };
         let entries = asked.fold(0u64, |sum, (fd, events)| {
             let asked = u64::from(events.bits()) << 32 | u64::from(fd.cast_unsigned());
             (sum ^ asked).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32)
         });
-        Self { entries, is_few, at, kernel_calls: KERNEL_CALLS.with(Cell::get) }
+        let kernel_calls = KERNEL_CALLS.with(Cell::get);
+        Self { entries, is_few, at: sys::nanos(), kernel_calls, stands_for: 0 }
     }
 
     pub(super) fn skipped(self) -> Skipped {
-        let Some(last) = LAST_LOOK.get() else { return Skipped::Nothing };
-        let is_same = Self { at: last.at, ..self } == last;
-        match self.at.wrapping_sub(last.at) {
-            passed if is_same && self.is_few && passed < ASK_KERNEL => Skipped::Sockets,
-            0 if is_same && !self.is_few => Skipped::Ends,
-            _ => Skipped::Nothing,
+        let last = LAST_LOOKS.with(|looks| looks[self.place()].get());
+        let Some(last) = last else { return Skipped::Nothing };
+        let key = |look: Self| (look.entries, look.is_few, look.kernel_calls);
+        let stands = self.at.wrapping_sub(last.at) < last.stands_for;
+        match key(self) == key(last) && stands {
+            true if self.is_few => Skipped::Sockets,
+            true => Skipped::Ends,
+            false => Skipped::Nothing,
         }
     }
 
-    /// Remembers the look, if the kernel had nothing.
+    /// Remembers the look, which ends now, if the kernel had nothing.
     pub(super) fn note(self, fds: &[libc::pollfd]) {
+        self.note_after(sys::nanos().wrapping_sub(self.at), fds);
+    }
+
+    /// As [`Self::note`], of a look that took so many nanoseconds.
+    fn note_after(mut self, took: u64, fds: &[libc::pollfd]) {
+        self.stands_for = match self.is_few {
+            true => ASK_KERNEL,
+            false => took.saturating_mul(TIMES).clamp(LEAST_OF_MANY, MOST_OF_MANY),
+        };
         let had_nothing = fds.iter().all(|fd| fd.revents == 0);
-        LAST_LOOK.set(had_nothing.then_some(self));
+        LAST_LOOKS.with(|looks| looks[self.place()].set(had_nothing.then_some(self)));
+    }
+
+    fn place(self) -> usize {
+        usize::from(!self.is_few)
     }
 }
 
 /// While rings have events, the kernel is asked about a few entries once in this time, nanoseconds.
 const ASK_KERNEL: u64 = 50_000;
+/// Of many entries the kernel is asked about ends for a small part of the time: not before so many
+/// times as long has passed as the last look took. PERF: it took a tenth of a millisecond for each
+/// thousand of them.
+const TIMES: u64 = 16;
+/// The least and the most of that time, nanoseconds.
+const LEAST_OF_MANY: u64 = 1_000_000;
+const MOST_OF_MANY: u64 = 20_000_000;
 
 #[cfg(test)]
 mod tests {
@@ -96,8 +127,8 @@ mod tests {
 
     #[test]
     fn a_look_is_spared_for_a_moment_after_one_at_the_same_entries_that_found_nothing() {
-        let look = KernelLook { entries: 1, is_few: true, at: 1_000, kernel_calls: 7 };
-        look.note(&[QUIET, QUIET]);
+        let look = look(true);
+        look.note_after(10, &[QUIET, QUIET]);
         let soon = KernelLook { at: look.at + ASK_KERNEL - 1, ..look };
         assert!(soon.skipped() == Skipped::Sockets);
         let others = [
@@ -106,16 +137,23 @@ mod tests {
             KernelLook { entries: 2, ..soon },
         ];
         assert!(others.into_iter().all(|other| other.skipped() == Skipped::Nothing));
-        look.note(&[QUIET, libc::pollfd { revents: libc::POLLHUP, ..QUIET }]);
+        look.note_after(10, &[QUIET, libc::pollfd { revents: libc::POLLHUP, ..QUIET }]);
         assert!(soon.skipped() == Skipped::Nothing, "what the kernel tells of goes on");
     }
 
     #[test]
-    fn of_many_entries_the_ends_alone_are_spared_for_a_tick() {
-        let look = KernelLook { entries: 1, is_few: false, at: 1_000, kernel_calls: 7 };
-        look.note(&[QUIET]);
-        assert!(look.skipped() == Skipped::Ends);
-        assert!(KernelLook { at: 1_001, ..look }.skipped() == Skipped::Nothing);
+    fn of_many_entries_the_ends_alone_are_spared_for_a_multiple_of_what_a_look_takes() {
+        let look = look(false);
+        look.note_after(LEAST_OF_MANY, &[QUIET]);
+        let later = |passed| KernelLook { at: look.at + passed, ..look };
+        assert!(later(TIMES * LEAST_OF_MANY - 1).skipped() == Skipped::Ends);
+        assert!(later(TIMES * LEAST_OF_MANY).skipped() == Skipped::Nothing);
+        look.note_after(u64::MAX, &[QUIET]);
+        assert!(later(MOST_OF_MANY).skipped() == Skipped::Nothing);
+    }
+
+    fn look(is_few: bool) -> KernelLook {
+        KernelLook { entries: 1, is_few, at: 1_000, kernel_calls: 7, stands_for: 0 }
     }
 
     #[test]

@@ -110,10 +110,13 @@ impl AcceleratedStream {
         let mut state = State::of_kernel(events.difference(INPUT | OUTPUT));
         let path = self.path();
         let mark = path.map_or(0, |p| p.mark());
-        if events.intersects(INPUT) {
-            self.poll_input(fd, path, mark, events, &mut state);
-        }
+        let look = self.begin_look(mark);
+        let is_quiet =
+            events.intersects(INPUT) && self.poll_input(fd, path, mark, events, &mut state);
         self.answer_leave(fd);
+        if let Some(path) = path.filter(|_| is_quiet) {
+            self.note_quiet(look, path);
+        }
         if events.intersects(OUTPUT) {
             self.poll_output(fd, path, mark, events, &mut state);
         }
@@ -123,6 +126,7 @@ impl AcceleratedStream {
         state
     }
 
+    /// Whether nothing is there, and the next byte comes from the ring.
     fn poll_input<'a>(
         &'a self,
         fd: BorrowedFd<'_>,
@@ -130,7 +134,7 @@ impl AcceleratedStream {
         mark: u32,
         events: PollFlags,
         state: &mut State<'a>,
-    ) {
+    ) -> bool {
         let mut rx = self.dirs.rx.0.lock();
         let mut subject = Subject::new(fd, path);
         let mut seen = self.begin(&*rx, &subject);
@@ -138,7 +142,7 @@ impl AcceleratedStream {
         let Ok(input) = asked else {
             // The kernel's `ppoll` reports the error of the descriptor.
             state.kernel |= events & INPUT;
-            return;
+            return false;
         };
         if input.fault.is_some() {
             state.ready |= events & INPUT;
@@ -165,11 +169,14 @@ impl AcceleratedStream {
                 let is_enough = |rx: &mut Receiving, subject: &mut Subject<'_>| {
                     !self.has(FLAG_PINNED) || has_end || self.reaches_low_water(rx, subject)
                 };
-                if path.has_input() && is_enough(&mut rx, &mut subject) {
+                let has_input = path.has_input();
+                if has_input && is_enough(&mut rx, &mut subject) {
                     state.ready |= events & INPUT;
                 }
+                return !has_input && input.fault.is_none() && input.kernel == KernelInput::End;
             }
         }
+        false
     }
 
     fn poll_output<'a>(

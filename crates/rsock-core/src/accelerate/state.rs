@@ -4,7 +4,7 @@ use crate::accelerate::FallbackReason;
 use crate::accelerate::holders::Holders;
 use rsock_proto::switch::{FlagConditions, Receiver, Sender};
 use rsock_verbs::family::{FamilySafe, Lock};
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
 /// State of the sending direction, behind its lock.
@@ -62,6 +62,8 @@ pub(super) struct Flags {
     /// Of the peer's requests to leave the ring, the number that the sender has answered, as its
     /// switch counts them.
     pub(super) leaves_answered: AtomicU32,
+    /// The mark and the flags of the last look that found nothing: see [`super::quiet`].
+    pub(super) quiet: AtomicU64,
 }
 
 // SAFETY: locks around plain values and atomics; no pointer, reference or descriptor.
@@ -172,6 +174,7 @@ impl Directions {
                 kernel_only_waiters: AtomicU32::new(0),
                 full_sends: AtomicU32::new(0),
                 leaves_answered: AtomicU32::new(0),
+                quiet: AtomicU64::new(0),
             }),
             holders: Line(Holders::new()),
         }
@@ -196,6 +199,12 @@ impl Directions {
 
     pub(super) fn has(&self, flag: u32) -> bool {
         self.shared.0.bits.has(flag)
+    }
+
+    /// All flags.
+    #[inline]
+    pub(super) fn flags(&self) -> u32 {
+        self.shared.0.bits.0.load(Ordering::Acquire)
     }
 
     pub(super) fn has_all(&self, flags: u32) -> bool {

@@ -51,6 +51,14 @@ impl<B: Backend> QpStream<B> {
         Ready { readable, writable, hung_up: mail.has(FLAG_DISCONNECTED), failed }.with_end()
     }
 
+    /// Whether the peer has ended its direction, or the stream is over, as far as that has been
+    /// dispatched. Costs a load.
+    #[inline]
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.ring.shared.mail.has(FLAG_EOF)
+    }
+
     /// Whether a receive would return something: data, the end of the stream, or an error.
     #[must_use]
     pub fn has_input(&self) -> bool {

@@ -1,6 +1,6 @@
 //! `poll` and `ppoll` over accelerated streams and other descriptors alike.
 
-use super::alias;
+use super::{alias, poll_many};
 use crate::event_set::{self, PolledEventSet};
 use crate::fdtable::datagrams;
 use crate::native_peer::listeners;
@@ -324,6 +324,8 @@ unsafe fn poll_all(
     if n <= FEW {
         let mut handles = [const { None }; FEW];
         wait(fds, &mut handles[..n], limit, mask)
+    } else if let Some(found) = poll_many::report(fds) {
+        Some(found)
     } else {
         let mut handles: Vec<Option<Named>> = Vec::new();
         handles.resize_with(n, || None);
@@ -331,7 +333,8 @@ unsafe fn poll_all(
     }
 }
 
-fn wait(
+/// Waits for all entries. `None` if the kernel's `poll` suffices.
+pub(super) fn wait(
     fds: &mut [pollfd],
     handles: &mut [Option<Named>],
     limit: Option<Duration>,
@@ -339,7 +342,7 @@ fn wait(
 ) -> Option<c_int> {
     let mut moved = false;
     for (p, handle) in fds.iter().zip(handles.iter_mut()) {
-        *handle = Named::find(p.fd, PollFlags::from_bits_retain(p.events.cast_unsigned()));
+        *handle = Named::find(p.fd, event_flags(p));
         moved |= handle.as_ref().is_some_and(Named::is_needed);
     }
     if !moved {
@@ -360,7 +363,12 @@ fn wait(
 }
 
 fn entry<'a>(p: &pollfd, named: Option<&'a Named>) -> PollDescriptor<'a> {
-    Named::entry(named, p.fd, PollFlags::from_bits_retain(p.events.cast_unsigned()))
+    Named::entry(named, p.fd, event_flags(p))
+}
+
+/// The events that are asked for.
+pub(super) fn event_flags(p: &pollfd) -> PollFlags {
+    PollFlags::from_bits_retain(p.events.cast_unsigned())
 }
 
 fn call(
