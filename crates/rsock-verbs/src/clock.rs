@@ -28,7 +28,7 @@ pub fn of_thread() -> Duration {
 #[inline]
 fn read(clock: libc::clockid_t) -> Duration {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a live time. All these clocks exist since Linux 2.6.32, so that the call does not fail.
+    // SAFETY: a live time. All these clocks exist since Linux 2.6.32, so the call does not fail.
     unsafe { libc::clock_gettime(clock, &raw mut now) };
     let nanos = u32::try_from(now.tv_nsec).unwrap_or(0);
     Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), nanos)

@@ -21,7 +21,6 @@ mod message;
 mod message_batch;
 mod passed_fds;
 mod poll;
-mod poll_many;
 mod print;
 mod read;
 mod seccomp;

@@ -5,7 +5,7 @@
 //! after a few loads; the rest is polled as a call on few descriptors. That is done only if those
 //! have events, and if the whole call would not ask the kernel about the streams passed over.
 
-use super::poll::{Named, event_flags, wait};
+use super::{Named, event_flags, wait};
 use crate::fdtable;
 use crate::slot::Direction;
 use libc::{c_int, pollfd};

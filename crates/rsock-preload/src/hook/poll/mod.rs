@@ -1,6 +1,8 @@
 //! `poll` and `ppoll` over accelerated streams and other descriptors alike.
 
-use super::{alias, poll_many};
+mod many;
+
+use super::alias;
 use crate::event_set::{self, PolledEventSet};
 use crate::fdtable::datagrams;
 use crate::native_peer::listeners;
@@ -324,7 +326,7 @@ unsafe fn poll_all(
     if n <= FEW {
         let mut handles = [const { None }; FEW];
         wait(fds, &mut handles[..n], limit, mask)
-    } else if let Some(found) = poll_many::report(fds) {
+    } else if let Some(found) = many::report(fds) {
         Some(found)
     } else {
         let mut handles: Vec<Option<Named>> = Vec::new();
