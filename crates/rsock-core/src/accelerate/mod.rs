@@ -145,8 +145,10 @@ pub enum Side {
 const PATIENCE: Duration = Duration::from_millis(5);
 /// The same between hosts, where signs of progress take longer to arrive.
 const REMOTE_PATIENCE: Duration = Duration::from_millis(20);
-/// How long the cheapest sleep may last before descriptors are watched too.
-const PARK: Duration = Duration::from_millis(5);
+/// How long the cheapest sleep may last before descriptors are watched too: so late a waiting
+/// reader learns of the death of its peer. PERF: at 100 requests a second each wait of 10 ms slept
+/// twice when this was 5 ms; CPU time went from 1.26 to 1.15 of the kernel's (medians of five).
+const PARK: Duration = Duration::from_millis(20);
 
 impl AcceleratedStream {
     /// Wraps a connected TCP socket through which no byte has passed yet. `None` if it can never be

@@ -81,6 +81,7 @@ impl RingWait<'_> {
             return Ok(Woken::ByRing);
         }
         self.count(Waited::Sleeping);
+        let began = sys::now();
         if !self.flags.has(FLAG_RX_SLEEPY) {
             match path.park(mark, at_most(PARK, left)) {
                 Wake::Changed => return Ok(Woken::ByRing),
@@ -91,7 +92,6 @@ impl RingWait<'_> {
                 return Ok(Woken::ByRing);
             }
         }
-        let began = sys::now();
         if sleep_with_bell(fd, libc::POLLRDHUP, path, mark, left, watch)? {
             return Ok(Woken::ByDescriptor);
         }
