@@ -2,7 +2,7 @@
  * is reported, although few of them are looked at by each call. */
 #include "common.h"
 
-enum { N = 120, BUSY = 4, ROUNDS = 1500, GAP = 100 };
+enum { N = 120, BUSY = 4, ROUNDS = 450, GAP = 40 };
 
 static struct pollfd all[N];
 

@@ -413,6 +413,9 @@ fn collect(
                 let mut found = state.ready | (kernel & (entry.events | always));
                 if state.end_is_input && kernel.intersects(ended) {
                     found |= entry.events & INPUT;
+                    if let Some(StreamRef::Accelerated(stream)) = entry.stream {
+                        stream.note_socket();
+                    }
                 }
                 found
             }
