@@ -189,7 +189,7 @@ impl Directions {
             (FLAG_RX_SHUT, FlagConditions::RECEIVING_ENDED),
             (FLAG_BROKEN, FlagConditions::BROKEN),
         ];
-        let bits = self.shared.0.bits.0.load(Ordering::Acquire);
+        let bits = self.flags();
         let mut conditions = FlagConditions::NONE;
         for (flag, condition) in MEANING {
             conditions = conditions.with_if(condition, bits & flag != 0);
@@ -208,7 +208,7 @@ impl Directions {
     }
 
     pub(super) fn has_all(&self, flags: u32) -> bool {
-        self.shared.0.bits.0.load(Ordering::Acquire) & flags == flags
+        self.flags() & flags == flags
     }
 
     pub(super) fn lower(&self, flag: u32) {

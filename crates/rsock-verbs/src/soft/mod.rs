@@ -107,7 +107,7 @@ pub struct Link {
     peer: link::Peer,
     is_dead: AtomicBool,
     /// Whether the peer is known to have its end: from the beginning at the offering end, which has
-    /// the peer's reply. The offer may still be on its way back to the peer of the accepting end.
+    /// the peer's reply. What the accepting end has replied may still be on its way.
     has_peers_end: AtomicBool,
     socket: PeerSocket,
     /// In a process that is linked to itself: the accepting end, stored in the offering one.

@@ -16,34 +16,34 @@ use std::time::Duration;
 
 /// A call on fewer descriptors looks at all of them.
 const MANY: usize = 64;
-/// Of so many descriptors one may have something to report.
-const MOST_BUSY: usize = 4;
+/// One of so many descriptors may have something to report; with more, the whole call is made.
+const QUIET_FOR_ONE: usize = 4;
 /// Most calls in a row that do not try this, after tries in vain.
 const MOST_SKIPPED: u32 = 15;
 
 thread_local! {
-    static TRIES: Tries = const { Tries { n_skipped: Cell::new(0), to_skip: Cell::new(0) } };
+    static TRIES: Tries = const { Tries { left_to_skip: Cell::new(0), to_skip: Cell::new(0) } };
 }
 
 /// How often to try: in vain, a try costs as much as a small part of the whole call.
 struct Tries {
     /// Calls that are still to be skipped.
-    n_skipped: Cell<u32>,
+    left_to_skip: Cell<u32>,
     /// Calls to skip after the next try in vain.
     to_skip: Cell<u32>,
 }
 
 impl Tries {
     fn is_due(&self) -> bool {
-        let left = self.n_skipped.get();
-        self.n_skipped.set(left.saturating_sub(1));
+        let left = self.left_to_skip.get();
+        self.left_to_skip.set(left.saturating_sub(1));
         left == 0
     }
 
     fn learn(&self, has_helped: bool) {
         let to_skip = if has_helped { 0 } else { (2 * self.to_skip.get() + 1).min(MOST_SKIPPED) };
         self.to_skip.set(to_skip);
-        self.n_skipped.set(to_skip);
+        self.left_to_skip.set(to_skip);
     }
 }
 
@@ -64,7 +64,7 @@ fn report_few(fds: &mut [pollfd]) -> Option<c_int> {
     }
     let mut at = Vec::new();
     for (i, p) in fds.iter().enumerate().filter(|(_, p)| p.fd >= 0 && !is_quiet(p)) {
-        if at.len() * MOST_BUSY >= fds.len() {
+        if at.len() * QUIET_FOR_ONE >= fds.len() {
             return None;
         }
         at.push((i, *p));
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn tries_in_vain_become_rare_and_come_back_when_one_helps() {
-        let tries = Tries { n_skipped: Cell::new(0), to_skip: Cell::new(0) };
+        let tries = Tries { left_to_skip: Cell::new(0), to_skip: Cell::new(0) };
         let calls_until_due = || (1..).find(|_| tries.is_due());
         let mut apart = Vec::new();
         for _ in 0..6 {
