@@ -380,6 +380,54 @@ static void deep_late(int fd)
 	exchange(a, fd, 5);
 }
 
+/* What a thread waits for that sleeps in `outer`, or polls it. */
+struct outer_wait {
+	int outer;
+	int polls;
+	volatile pid_t thread;
+};
+
+static void *wait_in_outer(void *arg)
+{
+	struct outer_wait *wait = arg;
+	struct epoll_event event = {0};
+	struct pollfd polled = {.fd = wait->outer, .events = POLLIN};
+	wait->thread = (pid_t)syscall(SYS_gettid);
+	SHOW(wait->polls ? poll(&polled, 1, -1) : epoll_wait(wait->outer, &event, 1, -1));
+	return NULL;
+}
+
+/* A thread sleeps in a set that has another one in it, or polls it, while a change in the inner one makes its stream
+ * ready. */
+static void changed_inside(int fd)
+{
+	put_stream(fd, SIZE, 2);
+	await_bytes(fd, SIZE);
+	for (int i = 0; i < 4; i++) {
+		int inner = new_set(EPOLL_CLOEXEC);
+		struct outer_wait wait = {.polls = i & 1};
+		struct epoll_event event = {.events = EPOLLRDHUP};
+		pthread_t thread;
+		wait.outer = new_set(EPOLL_CLOEXEC);
+		add(wait.outer, inner);
+		CHECK(epoll_ctl(inner, EPOLL_CTL_ADD, fd, &event) == 0);
+		CHECK(pthread_create(&thread, NULL, wait_in_outer, &wait) == 0);
+		while (!wait.thread)
+			sched_yield();
+		await_sleep(wait.thread);
+		event.events = EPOLLIN;
+		if (i & 2) {
+			CHECK(epoll_ctl(inner, EPOLL_CTL_DEL, fd, NULL) == 0);
+			CHECK(epoll_ctl(inner, EPOLL_CTL_ADD, fd, &event) == 0);
+		} else {
+			CHECK(epoll_ctl(inner, EPOLL_CTL_MOD, fd, &event) == 0);
+		}
+		CHECK(pthread_join(thread, NULL) == 0);
+		CHECK(close(inner) == 0 && close(wait.outer) == 0);
+	}
+	get_stream(fd, SIZE, 2);
+}
+
 /* A set enters one that the library has not seen being made. */
 static void in_unknown(int fd)
 {
@@ -782,6 +830,7 @@ static const struct part PARTS[] = {
 	{"deep_from_inside", deep_from_inside, echo},
 	{"deep_from_outside", deep_from_outside, echo},
 	{"deep_late", deep_late, echo},
+	{"changed_inside", changed_inside, echo},
 	{"in_unknown", in_unknown, echo},
 	{"in_inherited", in_inherited, two_echoes},
 	{"fork_changes", fork_changes, echo},

@@ -282,7 +282,7 @@ impl State {
         }
         (member.events, member.data) = (event.events, event.u64);
         self.begin_anew(number);
-        self.wake_sleeper(set);
+        self.wake_all(set);
         Some(Ok(()))
     }
 
@@ -309,7 +309,7 @@ impl State {
         (member.events, member.data, member.is_deleted) = (event.events, event.u64, false);
         set.n_watched.fetch_add(1, Ordering::AcqRel);
         self.begin_anew(number);
-        self.wake_sleeper(set);
+        self.wake_all(set);
         Ok(())
     }
 

@@ -574,6 +574,17 @@ impl State {
             own_fds.ready.ring();
         }
     }
+
+    /// Has threads look again that sleep on the set, on a set that it is in, or in `poll` over one
+    /// of these. The last two are not counted as sleepers.
+    pub(super) fn wake_all(&self, set: &EventSet) {
+        if !self.is_polled {
+            return self.wake_sleeper(set);
+        }
+        if let Some(own_fds) = &self.own_fds {
+            own_fds.ready.ring();
+        }
+    }
 }
 
 /// So often a set among the members is looked at again to learn whether only events of this
