@@ -20,6 +20,7 @@ mod kernel;
 mod kernel_watch;
 mod members;
 mod mistake;
+mod news;
 mod own_fds;
 mod polled;
 mod report;

@@ -1,7 +1,8 @@
 //! Members that the library watches: how the watch begins, looks, and ends.
 
-use super::members::{AnnouncedBy, NewsCounter, OnRing};
+use super::members::{AnnouncedBy, OnRing};
 use super::mistake::{self, is_mistaken};
+use super::news::NewsCounter;
 use super::own_fds::{OF_SOCKET, OwnEvent, OwnFds, Tells};
 use super::{EventSet, State, kernel, stream_of};
 use crate::epoll_interest;
