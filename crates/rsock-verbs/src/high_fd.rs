@@ -4,7 +4,7 @@
 use crate::error::Error;
 use crate::own_fd;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// An owned descriptor near the top of the descriptor limit.
 ///
@@ -33,12 +33,6 @@ impl Drop for HighFd {
         let fd = unsafe { ManuallyDrop::take(&mut self.0) };
         own_fd::close(fd);
     }
-}
-
-/// Closes without a libc symbol that the preload library exports.
-pub(crate) fn close(fd: OwnedFd) {
-    // SAFETY: the number comes from an owner that gave it up just here.
-    unsafe { rustix::io::close(fd.into_raw_fd()) };
 }
 
 /// Names the call that failed.

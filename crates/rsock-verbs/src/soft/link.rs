@@ -19,7 +19,7 @@ use super::{Link, RetiredLane, SoftContext};
 use crate::cred::{self, PeerCred};
 use crate::datagram::Sender;
 use crate::error::Error;
-use crate::high_fd::{close, verb};
+use crate::high_fd::{HighFd, verb};
 use crate::untrusted::{PeerSocket, UntrustedFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -58,8 +58,8 @@ pub struct Offer {
     node: &'static Node,
     hello: [u8; HELLO_LEN],
     socket: PeerSocket,
-    peer_socket: OwnedFd,
-    file: OwnedFd,
+    peer_socket: HighFd,
+    file: HighFd,
     own_segment: Mapping,
 }
 
@@ -78,6 +78,8 @@ impl SoftContext {
         let (file, own_segment) = segment::create()?;
         let hello = Hello::new(id, &node.hello_sender(), &own_segment).to_bytes();
         let socket = PeerSocket::new(socket);
+        // The peer may take its time to reply.
+        let (peer_socket, file) = (HighFd::new(peer_socket), HighFd::new(file));
         // Nothing is ever read from this socket. Best effort: if the kernel cannot refuse
         // descriptors, `drop` checks for them.
         socket.refuse_descriptors();
@@ -151,8 +153,7 @@ impl Offer {
         let peer_segment = segment::adopt(&file, peer_hello.size)?;
         drop(file);
         // Only the peer may hold its end, or the socket would not hang up when it dies.
-        close(self.peer_socket);
-        close(self.file);
+        drop((self.peer_socket, self.file));
         Link::new(
             self.id,
             true,

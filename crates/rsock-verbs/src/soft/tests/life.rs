@@ -2,6 +2,8 @@
 
 use super::super::barrier::CALLS;
 use super::*;
+use crate::own_fd;
+use std::os::fd::AsRawFd;
 
 #[test]
 fn queue_pairs_and_regions_leave_nothing_behind() {
@@ -28,6 +30,15 @@ fn queue_pairs_and_regions_leave_nothing_behind() {
         round();
     }
     assert_eq!((x.in_use(), y.in_use()), settled);
+}
+
+#[test]
+fn an_offer_that_waits_for_its_reply_holds_no_low_descriptor() {
+    let ctx = SoftContext::open().expect("device");
+    let offer = ctx.offer().expect("offer");
+    let (_, fds) = offer.hello();
+    let numbers = fds.map(|fd| fd.as_raw_fd());
+    assert_eq!(numbers.map(own_fd::is_own), [true; 2], "{numbers:?}");
 }
 
 #[test]
