@@ -41,12 +41,14 @@ mod signal;
 mod slot;
 mod sync;
 mod tcp_only;
+mod threads;
 mod vfork;
 mod watched;
 
 /// Runs when the library is loaded. Hooks may have run before it.
 extern "C" fn init() {
     next::resolve_all();
+    threads::find_flag();
     log::open();
     signal::defer_in_sections();
     signal::watch_faults();

@@ -43,6 +43,12 @@ impl Symbol {
     }
 }
 
+/// The address of a symbol in whatever object comes first, or null.
+pub(crate) fn find_anywhere(name: &CStr) -> *mut c_void {
+    // SAFETY: the name is a C string.
+    unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
+}
+
 macro_rules! next {
     ($($name:ident ($($arg:ident: $ty:ty),*) -> $ret:ty = $missing:expr;)*) => {
         mod symbol {

@@ -1,6 +1,6 @@
 //! Turns a candidate into an accelerated stream at its first data call.
 
-use super::word::{ACCEPTED, ADOPTED, ADOPTING, CONNECTING, EMPTY, TCP, Word};
+use super::word::{ACCEPTED, ADOPTED, ADOPTING, CONNECTING, EMPTY, IN_KERNEL, TCP, Word};
 use super::{claim, is_unchanged};
 use crate::slot::{self, Direction, Handle, Socket};
 use crate::{guard, log, tcp_only, watched};
@@ -97,7 +97,10 @@ fn adopt(fd: c_int, socket: BorrowedFd<'_>, claim: Word) -> Option<u64> {
         log::line(format_args!("fd {fd}: not adopted"));
         return None;
     };
-    let reason = claim.reason();
+    let reason = match claim.reason() {
+        FallbackReason::None if claim.0 & IN_KERNEL != 0 => FallbackReason::Option,
+        reason => reason,
+    };
     log::line(format_args!("fd {fd}: adopted as {key:?}, {reason:?}"));
     if reason != FallbackReason::None
         && let Some(handle) = slot::begin_call(key, Direction::Send, fd)

@@ -4,8 +4,8 @@
 
 use super::claim;
 use super::entry;
-use super::word::{ADOPTING, CANDIDATE, Word};
-use crate::{errno, guard, tcp_only};
+use super::word::{ADOPTING, CANDIDATE, IN_KERNEL, Word};
+use crate::{errno, guard, next, tcp_only, threads};
 use libc::{c_int, c_void};
 use rsock_core::accelerate::{FallbackReason, is_nonblocking, note_kernel_call};
 use rsock_core::interrupt::{self, Section};
@@ -91,12 +91,44 @@ pub(crate) unsafe fn recv_bytes_first(
     if flags & !libc::MSG_DONTWAIT != 0 || len == 0 {
         return None;
     }
+    if flags == 0 && threads::is_alone() {
+        // SAFETY: the caller's promise.
+        return unsafe { recv_alone(fd, entry, word, buf, len) };
+    }
     let tried = by_kernel(entry, word, Word::with_received, || {
         let none = ptr::null_mut::<c_void>();
         // SAFETY: the kernel writes to the memory that the caller of the hook has given for that.
         unsafe { raw::syscall!(libc::SYS_recvfrom, fd, buf, len, libc::MSG_DONTWAIT, none, none) }
     })?;
     unless_it_waits(tried, fd, entry, word, flags)
+}
+
+/// Receives by the kernel as the only thread of the process, and waits there: no other thread can
+/// close the number or adopt the socket meanwhile. `None` as in [`recv_bytes_first`].
+///
+/// # Safety
+/// As [`recv_bytes_first`].
+unsafe fn recv_alone(
+    fd: c_int,
+    entry: &AtomicU64,
+    word: Word,
+    buf: *mut c_void,
+    len: usize,
+) -> Option<Result<usize, c_int>> {
+    // A handler that makes a thread, of all things, leaves a socket that stays on TCP.
+    let claimed = Word(word.0 | IN_KERNEL);
+    if !is_first(word) || !claim::replace(entry, word.0, claimed.0) {
+        return None;
+    }
+    // SAFETY: the kernel writes to the memory that the caller of the hook has given for that.
+    let n = unsafe { next::recv(fd, buf, len, 0) };
+    let Ok(n) = usize::try_from(n) else {
+        let error = errno::read();
+        claim::replace(entry, claimed.0, word.0);
+        return Some(Err(error));
+    };
+    claim::replace(entry, claimed.0, word.with_received(n).unwrap_or(word).0);
+    Some(Ok(n))
 }
 
 /// As [`recv_bytes_first`], into `bufs`.
@@ -146,6 +178,15 @@ fn candidate(fd: c_int) -> Option<(&'static AtomicU64, Word)> {
     (word.kind() == CANDIDATE && !word.is_datagram()).then_some((entry, word))
 }
 
+/// Whether a call on a candidate is one of those that the kernel alone makes.
+#[inline]
+fn is_first(word: Word) -> bool {
+    let is_first = word.reason() == FallbackReason::None && word.n_first_calls() < FIRST_CALLS;
+    let is_busy = word.0 & IN_KERNEL != 0;
+    let may_go_on = is_first && !is_busy && !guard::is_in_core();
+    may_go_on && !interrupt::is_in_handler() && !tcp_only::is_on()
+}
+
 /// Makes a call that does not wait, while no other thread can adopt the socket. `count` enters what
 /// it returned into the word.
 #[inline]
@@ -155,8 +196,7 @@ fn by_kernel(
     count: impl Fn(Word, usize) -> Option<Word>,
     call: impl FnOnce() -> io::Result<usize>,
 ) -> Option<Result<usize, c_int>> {
-    let is_first = word.reason() == FallbackReason::None && word.n_first_calls() < FIRST_CALLS;
-    if !is_first || guard::is_in_core() || interrupt::is_in_handler() || tcp_only::is_on() {
+    if !is_first(word) {
         return None;
     }
     let _section = Section::enter();
