@@ -43,6 +43,7 @@ mod counters;
 mod discovery;
 mod epoll_proxy;
 mod epoll_watch;
+mod first_spin;
 mod four_tuple;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;

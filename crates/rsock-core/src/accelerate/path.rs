@@ -246,6 +246,10 @@ impl Path {
         on!(self, stream => stream.spin(interest, mark))
     }
 
+    pub(super) fn spin_at_first(&self, interest: Interest, mark: u32) -> bool {
+        on!(self, stream => stream.spin_at_first(interest, mark))
+    }
+
     pub(super) fn nap(&self, mark: u32, left: Option<Duration>, watch: Watch) -> Option<Wake> {
         on!(self, stream => stream.nap(mark, left, watch))
     }

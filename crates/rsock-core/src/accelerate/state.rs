@@ -100,6 +100,12 @@ pub(super) const FLAG_RESET: u32 = 1 << 10;
 /// the ring.
 pub(super) const FLAG_HELD_ON_TCP: u32 = 1 << 11;
 
+/// The last receive that found nothing was one that waits.
+pub(super) const FLAG_RX_WAITS: u32 = 1 << 12;
+
+/// The last send that found no room was one that waits.
+pub(super) const FLAG_TX_WAITS: u32 = 1 << 13;
+
 /// Bits of `FLAG_*`.
 #[derive(Debug)]
 pub(super) struct FlagBits(AtomicU32);

@@ -4,7 +4,7 @@
 
 use crate::accelerate::call_stops::EndsCalls;
 use crate::accelerate::receive::Blocked;
-use crate::accelerate::tcp_socket::{is_nonblocking, kernel_recv};
+use crate::accelerate::tcp_socket::kernel_recv;
 use crate::accelerate::time_limit::TimeLimit;
 use crate::closing::Call;
 use crate::interrupt::{Restart, Watch};
@@ -33,6 +33,13 @@ pub(in crate::accelerate) trait Receives: EndsCalls {
 
     /// Does what is due before the call waits, or answers that it would.
     fn before_wait(&self, fd: BorrowedFd<'_>);
+
+    /// Spins for a moment, if the last such call waited: to ask the kernel whether this one waits
+    /// takes longer than a peer that answers at once. Returns whether something has come.
+    fn spin_at_first(&self, blocked: &Blocked<'_>) -> bool;
+
+    /// Whether calls by `fd` return `EAGAIN` instead of waiting.
+    fn is_nonblocking(&self, fd: BorrowedFd<'_>) -> bool;
 
     /// Sleeps until there may be something to receive, for `left` at most.
     fn sleep_for_data(
@@ -66,6 +73,8 @@ pub(in crate::accelerate) fn receive<S: Receives>(
     let mut got = 0;
     let peek = flags.contains(RecvFlags::PEEK);
     let wait_all = flags.contains(RecvFlags::WAITALL);
+    // Once between two receives, so that a peer cannot keep a call from its time limit.
+    let mut may_spin = !flags.contains(RecvFlags::DONTWAIT);
     let error = loop {
         // Checked before the bytes: what was written before the end is among them.
         let is_last = peek && wait_all && stream.has_ended(call.fd()?);
@@ -83,6 +92,7 @@ pub(in crate::accelerate) fn receive<S: Receives>(
                     watch.restart();
                 }
                 got = if peek { n } else { got + n };
+                may_spin = true;
                 if got == total || !wait_all || is_last {
                     return Ok(got);
                 }
@@ -103,7 +113,10 @@ pub(in crate::accelerate) fn receive<S: Receives>(
             Err(e) => break e,
         };
         stream.before_wait(fd);
-        if flags.contains(RecvFlags::DONTWAIT) || is_nonblocking(fd) {
+        if std::mem::take(&mut may_spin) && stream.spin_at_first(&blocked) {
+            continue;
+        }
+        if flags.contains(RecvFlags::DONTWAIT) || stream.is_nonblocking(fd) {
             break Errno::AGAIN.into();
         }
         if let Some(stops) = stream.call_stops().filter(|stops| stops.is_asked()) {

@@ -15,6 +15,7 @@ use crate::accelerate::{AcceleratedStream, FIRST_SEARCH_CALL};
 use crate::closing::{Call, Descriptor};
 use crate::interrupt::{Section, Watch};
 use crate::iov::with_tail;
+use crate::metrics::Direction;
 use rsock_proto::switch::FlagConditions;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
@@ -218,6 +219,15 @@ impl Receives for AcceleratedStream {
 
     fn before_wait(&self, fd: BorrowedFd<'_>) {
         self.answer_leave(fd);
+    }
+
+    #[inline]
+    fn spin_at_first(&self, blocked: &Blocked<'_>) -> bool {
+        matches!(blocked, Blocked::Ring(mark) if self.first_spin(Direction::Recv, *mark))
+    }
+
+    fn is_nonblocking(&self, fd: BorrowedFd<'_>) -> bool {
+        self.may_not_wait(fd, Direction::Recv)
     }
 
     fn sleep_for_data(

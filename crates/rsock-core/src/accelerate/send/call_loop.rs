@@ -4,7 +4,7 @@
 
 use crate::accelerate::call_stops::EndsCalls;
 use crate::accelerate::send::{Blocked, PIECES};
-use crate::accelerate::tcp_socket::{is_nonblocking, kernel_send};
+use crate::accelerate::tcp_socket::kernel_send;
 use crate::accelerate::time_limit::TimeLimit;
 use crate::closing::Call;
 use crate::interrupt::Watch;
@@ -28,6 +28,14 @@ pub(in crate::accelerate) trait Sends: EndsCalls {
 
     /// What a call does that found no room and must not wait. It has sent `sent` bytes before.
     fn when_full(&self, fd: BorrowedFd<'_>, blocked: &Blocked, sent: usize) -> WhenFull;
+
+    /// Spins for a moment, if the last call that found no room waited: to ask the kernel whether
+    /// this one waits takes longer than a peer that reads at once. Returns whether there may be
+    /// room.
+    fn spin_at_first(&self, blocked: &Blocked) -> bool;
+
+    /// Whether calls by `fd` return `EAGAIN` instead of waiting.
+    fn is_nonblocking(&self, fd: BorrowedFd<'_>) -> bool;
 
     /// Waits until there may be room, for `left` at most. A `partial` call has sent something
     /// before.
@@ -67,6 +75,8 @@ pub(in crate::accelerate) fn send<S: Sends>(
     let mut watch = Watch::begin();
     let mut limit = TimeLimit::new(Timeout::Send);
     let mut sent = 0;
+    // Once between two sends, so that a peer cannot keep a call from its time limit.
+    let mut may_spin = !flags.contains(SendFlags::DONTWAIT);
     let error = loop {
         let blocked = match stream.try_send(call, &rest, flags) {
             Ok(n) => {
@@ -75,6 +85,7 @@ pub(in crate::accelerate) fn send<S: Sends>(
                 if rest.len == 0 {
                     return Ok(sent);
                 }
+                may_spin = true;
                 continue;
             }
             Err(Blocked::Error(e)) => break e,
@@ -87,7 +98,10 @@ pub(in crate::accelerate) fn send<S: Sends>(
             Ok(fd) => fd,
             Err(e) => break e,
         };
-        if flags.contains(SendFlags::DONTWAIT) || is_nonblocking(fd) {
+        if std::mem::take(&mut may_spin) && stream.spin_at_first(&blocked) {
+            continue;
+        }
+        if flags.contains(SendFlags::DONTWAIT) || stream.is_nonblocking(fd) {
             match stream.when_full(fd, &blocked, sent) {
                 WhenFull::Return => break Errno::AGAIN.into(),
                 WhenFull::TryAgain => continue,

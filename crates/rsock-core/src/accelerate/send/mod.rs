@@ -360,6 +360,15 @@ impl Sends for AcceleratedStream {
         WhenFull::Return
     }
 
+    #[inline]
+    fn spin_at_first(&self, blocked: &Blocked) -> bool {
+        matches!(blocked, Blocked::Ring(mark) if self.first_spin(Direction::Send, *mark))
+    }
+
+    fn is_nonblocking(&self, fd: BorrowedFd<'_>) -> bool {
+        self.may_not_wait(fd, Direction::Send)
+    }
+
     /// Waits until sending may go on. It waits for the ring for a bounded time only: then the
     /// caller's next try moves to TCP, where the kernel notices whatever happened to the peer.
     fn wait_for_room(

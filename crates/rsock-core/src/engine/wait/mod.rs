@@ -11,6 +11,7 @@ pub use spin::{longest_spin, spin_on, spin_on_peer};
 pub use thread_bell::ThreadBell;
 
 use crate::engine::QpStream;
+use crate::engine::wait::spin::Spin;
 use rsock_verbs::{Backend, CompletionQueue};
 
 /// What a waiter waits for. Each has a spin budget of its own.
@@ -52,12 +53,22 @@ impl<B: Backend> QpStream<B> {
     /// Spins and yields within this stream's budget. True if something changed.
     #[must_use]
     pub fn spin(&self, interest: Interest, mark: u32) -> bool {
+        self.spin_of(interest).wait(|| self.is_peer_elsewhere(), || self.has_changed(mark))
+    }
+
+    /// As [`Self::spin`], for a microsecond at most: before a call asks the kernel whether and for
+    /// how long it may wait.
+    #[must_use]
+    pub fn spin_at_first(&self, interest: Interest, mark: u32) -> bool {
+        self.spin_of(interest).first_turns(|| self.has_changed(mark))
+    }
+
+    fn spin_of(&self, interest: Interest) -> &Spin {
         let mail = &self.ring.shared.mail;
-        let spin = match interest {
+        match interest {
             Interest::Read => &mail.recv_spin,
             Interest::Write => &mail.send_spin,
-        };
-        spin.wait(|| self.is_peer_elsewhere(), || self.has_changed(mark))
+        }
     }
 
     /// Whether the peer's thread that last woke a sleeper of this stream ran on another CPU than

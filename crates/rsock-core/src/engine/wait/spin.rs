@@ -122,6 +122,13 @@ impl Spin {
         self.wait_beside(Some(&CPU_CONTENTION), is_peer_elsewhere, ready)
     }
 
+    /// The first turns of [`Self::wait`]: about a microsecond, or nothing where spinning has not
+    /// helped or other processes want the CPUs.
+    pub(in crate::engine) fn first_turns(&self, ready: impl Fn() -> bool) -> bool {
+        let may_spin = max_ns() != 0 && self.budget_ns.load(Ordering::Relaxed) != 0;
+        may_spin && !CPU_CONTENTION.is_present() && take_turns(ready)
+    }
+
     /// As [`Self::wait`] on a machine with `contention`, or with none ever, for a peer that
     /// `is_peer_elsewhere` knows to run on another CPU or on this one.
     fn wait_beside(
@@ -139,14 +146,9 @@ impl Spin {
             return if is_elsewhere { self.wait_for_other_cpu(max, ready) } else { ready() };
         }
         let mut budget = self.budget_ns.load(Ordering::Relaxed).min(max);
-        if budget != 0 {
-            // The common case of a busy stream comes first: no clock, no shared write.
-            for _ in 0..FREE_TURNS * stretch() {
-                if ready() {
-                    return true;
-                }
-                std::hint::spin_loop();
-            }
+        // The common case of a busy stream comes first: no clock, no shared write.
+        if budget != 0 && take_turns(&ready) {
+            return true;
         }
         if is_contended {
             return ready();
@@ -298,6 +300,17 @@ impl Spin {
         let new = if want > old { want } else { old - (old - want) / 16 };
         self.budget_ns.store(new.min(max_ns()).max(2 * PROBE_NS), Ordering::Relaxed);
     }
+}
+
+/// Spins until `ready` holds, for about a microsecond.
+fn take_turns(ready: impl Fn() -> bool) -> bool {
+    for _ in 0..FREE_TURNS * stretch() {
+        if ready() {
+            return true;
+        }
+        std::hint::spin_loop();
+    }
+    false
 }
 
 /// Lets other threads that wait for this CPU run; returns for how long they did.
