@@ -135,11 +135,14 @@ impl AcceleratedStream {
         bufs: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
     ) -> Option<io::Result<usize>> {
+        let is_searching = || self.search_began.get().is_some() || self.path.get().is_some();
+        if is_searching() {
+            return None;
+        }
         let _waiter = {
             let _section = Section::enter();
             let mut rx = self.dirs.rx.0.lock();
-            let is_searching = self.search_began.get().is_some();
-            if rx.calls + 1 >= FIRST_SEARCH_CALL || is_searching || self.path.get().is_some() {
+            if rx.calls + 1 >= FIRST_SEARCH_CALL || is_searching() {
                 return None;
             }
             rx.calls += 1;
