@@ -1,6 +1,6 @@
 //! The descriptor table: what this library knows of each descriptor number of the process.
 //!
-//! A flat array of atomic words, one for each number; looking one up takes no lock and writes
+//! An atomic word in the row of each number ([`rows`]); looking one up takes no lock and writes
 //! nothing that another direction or descriptor reads. Every hook that makes or closes a descriptor
 //! keeps the table up to date. A number can also be closed and reused by a system call that no hook
 //! sees; the socket's inode tells, and is compared where a call fails unexpectedly or changes the
@@ -29,27 +29,16 @@ pub(crate) use pin::{follow_keepalive, pin};
 pub(crate) use process_events::{after_fork_in_child, finish, forget, prepare_fork};
 pub(crate) use replacement::claim as claim_entries;
 
-use crate::chunked::Chunked;
 use crate::slot::{self, Direction, Handle, Key};
-use crate::{guard, tcp_only};
+use crate::{guard, rows, tcp_only};
 use adopt::adopt_or_find;
 use libc::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};
 use word::{ADOPTED, ADOPTING, CANDIDATE, EMPTY, KIND, LISTENING, Word};
 
-const PER_CHUNK: usize = 512;
-
-/// With `PER_CHUNK`, the kernel's default for the largest descriptor number. Sockets with higher
-/// numbers stay on TCP.
-const CHUNKS: usize = 2048;
-
-/// The number of descriptors that the table has room for.
-pub(crate) const MOST: usize = PER_CHUNK * CHUNKS;
-
-static TABLE: Chunked<AtomicU64, PER_CHUNK, CHUNKS> = Chunked::new();
-
+#[inline]
 fn entry(fd: c_int) -> Option<&'static AtomicU64> {
-    TABLE.get(usize::try_from(fd).ok()?)
+    rows::row(fd).map(|row| &row.socket)
 }
 
 fn entry_or_map(fd: c_int) -> Option<&'static AtomicU64> {
@@ -57,7 +46,7 @@ fn entry_or_map(fd: c_int) -> Option<&'static AtomicU64> {
         // A sandboxed process adds no entries, and mapping memory may not be allowed.
         return None;
     }
-    TABLE.get_or_map(usize::try_from(fd).ok()?)
+    rows::row_or_map(fd).map(|row| &row.socket)
 }
 
 /// Begins a data call on the stream of `fd` in the given direction, and adopts a candidate. `None`:
@@ -135,14 +124,9 @@ pub(crate) fn other_numbers(fd: c_int) -> impl Iterator<Item = c_int> {
         .filter(move |&other| other != fd && key(other).is_some_and(|k| Some(k) == wanted))
 }
 
-/// One past the largest number that can have an entry.
-pub(crate) fn end() -> usize {
-    TABLE.end()
-}
-
 /// Numbers in `first..=last` that have an entry.
 pub(crate) fn known_fds(first: u32, last: u32) -> impl Iterator<Item = c_int> {
-    let end = u32::try_from(TABLE.end()).unwrap_or(u32::MAX);
+    let end = u32::try_from(rows::end()).unwrap_or(u32::MAX);
     (first..=last.min(end.saturating_sub(1)))
         .take_while(move |_| end != 0)
         .filter_map(|n| c_int::try_from(n).ok())

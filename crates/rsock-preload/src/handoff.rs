@@ -12,7 +12,7 @@
 use crate::epoll_interest::{self, Interest};
 use crate::event_set::{EventSet, StayingMember};
 use crate::slot::{self, Direction, Handle};
-use crate::{errno, event_set, fdtable, guard, log, tcp_only, vfork};
+use crate::{errno, event_set, fdtable, guard, log, rows, tcp_only, vfork};
 use libc::c_int;
 use rsock_core::accelerate::{Claim, FallbackReason, Halt, Need};
 use rsock_core::interrupt::Section;
@@ -164,7 +164,7 @@ struct StreamFd {
 
 /// All descriptors of this process that refer to the stream, lowest first.
 fn descriptors_of(handle: &Handle) -> Vec<StreamFd> {
-    let end = RawFd::try_from(fdtable::end()).unwrap_or(RawFd::MAX);
+    let end = RawFd::try_from(rows::end()).unwrap_or(RawFd::MAX);
     let look = |fd| {
         // SAFETY: not negative; only asked about, and nothing follows if it is not open.
         let socket = unsafe { BorrowedFd::borrow_raw(fd) };

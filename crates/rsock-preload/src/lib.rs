@@ -37,6 +37,7 @@ mod native_peer;
 mod next;
 mod options;
 mod process_handoff;
+mod rows;
 mod signal;
 mod slot;
 mod sync;

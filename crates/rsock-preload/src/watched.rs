@@ -5,29 +5,11 @@
 //! ([`KernelWatch`]): short connections enter and leave their sets without a lock. When the table
 //! adopts such a connection, its set makes a member of the watch ([`on_adoption`]).
 
-use crate::chunked::{Chunked, Zeroed};
+use crate::rows::{self, Row, row, row_or_map};
 use libc::{c_int, epoll_event};
 use rsock_core::accelerate::{AcceleratedStream, WatchId};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-
-const PER_CHUNK: usize = 512;
-const CHUNKS: usize = 2048;
-
-/// The watch of each descriptor number that is a member of a set.
-static WATCHES: Chunked<Watched, PER_CHUNK, CHUNKS> = Chunked::new();
-
-/// What is known of one descriptor number.
-struct Watched {
-    /// A [`WatchId`], or a [`KernelWatch`] beside [`BY_KERNEL`]; 0 for none.
-    word: AtomicU64,
-    /// Of a kernel watch: what the program has asked for.
-    events: AtomicU32,
-    data: AtomicU64,
-}
-
-// SAFETY: atomic integers, of which zero is a value; no drop.
-unsafe impl Zeroed for Watched {}
+use std::sync::atomic::{Ordering, fence};
 
 /// Beside the watch of a descriptor: it has been a member of more than one set.
 const IN_SEVERAL: u64 = 1 << 63;
@@ -53,16 +35,8 @@ pub(crate) enum Membership {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KernelWatch(pub(crate) u64);
 
-fn entry(fd: c_int) -> Option<&'static Watched> {
-    WATCHES.get(usize::try_from(fd).ok()?)
-}
-
-fn entry_or_map(fd: c_int) -> Option<&'static Watched> {
-    WATCHES.get_or_map(usize::try_from(fd).ok()?)
-}
-
 fn word(fd: c_int) -> u64 {
-    entry(fd).map_or(0, |at| at.word.load(Ordering::SeqCst))
+    row(fd).map_or(0, |at| at.watch.load(Ordering::SeqCst))
 }
 
 /// The sets that `fd` is a member of, as far as is known.
@@ -84,25 +58,25 @@ pub(crate) fn watch_of(fd: c_int) -> Option<WatchId> {
 
 /// Notes a watch of `fd`; false if the number is out of range, or the kernel alone watches it.
 pub(crate) fn note(fd: c_int, watch: WatchId) -> bool {
-    let Some(at) = entry_or_map(fd) else { return false };
+    let Some(at) = row_or_map(fd) else { return false };
     let more = |known: u64| match known {
         0 => Some(watch.0),
         known => (known & BY_KERNEL == 0).then_some(known | IN_SEVERAL),
     };
-    at.word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
+    at.watch.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
 }
 
 /// Ends a watch of `fd`. A descriptor that was in several sets counts as such until it is closed.
 pub(crate) fn forget(fd: c_int, watch: WatchId) {
-    if let Some(at) = entry(fd) {
-        let _ = at.word.compare_exchange(watch.0, 0, Ordering::SeqCst, Ordering::SeqCst);
+    if let Some(at) = row(fd) {
+        let _ = at.watch.compare_exchange(watch.0, 0, Ordering::SeqCst, Ordering::SeqCst);
     }
 }
 
 /// `fd` is no longer a member of any set.
 pub(crate) fn forget_all(fd: c_int) {
-    if let Some(at) = entry(fd) {
-        at.word.store(0, Ordering::SeqCst);
+    if let Some(at) = row(fd) {
+        at.watch.store(0, Ordering::SeqCst);
     }
 }
 
@@ -110,7 +84,7 @@ pub(crate) fn forget_all(fd: c_int) {
 /// wait for it.
 #[must_use]
 pub(crate) struct Change {
-    at: &'static Watched,
+    at: &'static Row,
     before: u64,
 }
 
@@ -118,11 +92,15 @@ pub(crate) struct Change {
 #[inline]
 pub(crate) fn begin_change(fd: c_int, watch: Option<KernelWatch>) -> Option<Change> {
     let (at, before) = match watch {
-        Some(watch) => (entry(fd)?, BY_KERNEL | watch.0),
-        None => (entry_or_map(fd)?, 0),
+        Some(watch) => (row(fd)?, BY_KERNEL | watch.0),
+        None => (row_or_map(fd)?, 0),
     };
-    let claimed =
-        at.word.compare_exchange(before, BY_KERNEL | CHANGING, Ordering::SeqCst, Ordering::Relaxed);
+    let claimed = at.watch.compare_exchange(
+        before,
+        BY_KERNEL | CHANGING,
+        Ordering::SeqCst,
+        Ordering::Relaxed,
+    );
     claimed.is_ok().then_some(Change { at, before })
 }
 
@@ -130,8 +108,8 @@ impl Change {
     /// The kernel watches it as the program has asked.
     #[inline]
     pub(crate) fn end_watched(self, watch: KernelWatch, event: epoll_event) {
-        self.at.events.store(event.events, Ordering::Relaxed);
-        self.at.data.store(event.u64, Ordering::Relaxed);
+        self.at.watched_events.store(event.events, Ordering::Relaxed);
+        self.at.watched_data.store(event.u64, Ordering::Relaxed);
         self.end(BY_KERNEL | watch.0);
     }
 
@@ -153,8 +131,8 @@ impl Change {
     }
 
     fn event(&self) -> epoll_event {
-        let events = self.at.events.load(Ordering::Relaxed);
-        epoll_event { events, u64: self.at.data.load(Ordering::Relaxed) }
+        let events = self.at.watched_events.load(Ordering::Relaxed);
+        epoll_event { events, u64: self.at.watched_data.load(Ordering::Relaxed) }
     }
 
     #[inline]
@@ -163,7 +141,7 @@ impl Change {
         // number. SeqCst: a thread that adds a descriptor ends the change and then looks whether
         // it has been adopted, and a thread that adopts it looks here afterwards.
         let (order, claim) = (Ordering::SeqCst, BY_KERNEL | CHANGING);
-        self.at.word.compare_exchange(claim, word, order, Ordering::Relaxed).is_ok()
+        self.at.watch.compare_exchange(claim, word, order, Ordering::Relaxed).is_ok()
     }
 }
 
@@ -194,14 +172,14 @@ pub(crate) fn take_kernel_watch(fd: c_int) -> Option<(Change, KernelWatch, epoll
 
 /// The descriptors that the kernel alone watches for `watch`.
 pub(crate) fn watched_by_kernel(watch: KernelWatch) -> impl Iterator<Item = c_int> {
-    let end = c_int::try_from(WATCHES.end()).unwrap_or(c_int::MAX);
+    let end = c_int::try_from(rows::end()).unwrap_or(c_int::MAX);
     (0..end).filter(move |&fd| word(fd) == BY_KERNEL | watch.0)
 }
 
 /// In a forked child: ends the changes that threads of the parent were making, which this process
 /// does not have, and calls `undecided` with their descriptors.
 pub(crate) fn forget_changes(undecided: impl Fn(c_int)) {
-    let end = c_int::try_from(WATCHES.end()).unwrap_or(c_int::MAX);
+    let end = c_int::try_from(rows::end()).unwrap_or(c_int::MAX);
     for fd in (0..end).filter(|&fd| word(fd) == BY_KERNEL | CHANGING) {
         forget_all(fd);
         undecided(fd);

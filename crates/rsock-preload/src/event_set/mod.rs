@@ -37,6 +37,7 @@ pub(crate) use shared::{
 pub(crate) use wait::{Sleep, Wait, wait, wait_by_kernel_or, while_asleep, without_own};
 
 use crate::chunked::{Chunked, Zeroed};
+use crate::rows::{self, Row};
 use crate::slot::{Direction, Handle};
 use crate::watched::{self, Membership};
 use crate::{errno, fdtable, guard};
@@ -125,13 +126,8 @@ struct State {
     proxied: HashMap<c_int, u64>,
 }
 
-const PER_CHUNK: usize = 512;
-const CHUNKS: usize = 2048;
-
-/// The set that each descriptor number names.
-static BY_FD: Chunked<SetPointer, PER_CHUNK, CHUNKS> = Chunked::new();
 /// All sets that were ever made, by their numbers.
-static BY_NUMBER: Chunked<SetPointer, PER_CHUNK, 128> = Chunked::new();
+static BY_NUMBER: Chunked<SetPointer, 512, 128> = Chunked::new();
 
 static SETS: Mutex<Sets> = Mutex::new(Sets { all: Vec::new(), free: Vec::new() });
 
@@ -149,6 +145,14 @@ struct SetPointer(AtomicPtr<EventSet>);
 unsafe impl Zeroed for SetPointer {}
 
 impl SetPointer {
+    /// Which set the number of this row names.
+    #[inline]
+    fn of(row: &'static Row) -> &'static Self {
+        // SAFETY: a transparent pointer to a set, where the row has one without a type, which no
+        // other module touches.
+        unsafe { &*(&raw const row.event_set).cast::<Self>() }
+    }
+
     fn get(&self) -> Option<&'static EventSet> {
         // SAFETY: null, or stored by `set`: a set that lives for ever.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
@@ -163,12 +167,12 @@ impl SetPointer {
 /// The set that `fd` names.
 #[inline]
 pub(crate) fn find(fd: c_int) -> Option<&'static EventSet> {
-    BY_FD.get(usize::try_from(fd).ok()?)?.get()
+    SetPointer::of(rows::row(fd)?).get()
 }
 
 /// All descriptors of `set`.
 fn numbers_of(set: &'static EventSet) -> impl Iterator<Item = c_int> {
-    let end = c_int::try_from(BY_FD.end()).unwrap_or(c_int::MAX);
+    let end = c_int::try_from(rows::end()).unwrap_or(c_int::MAX);
     (0..end).filter(move |&fd| find(fd).is_some_and(|found| ptr::eq(found, set)))
 }
 
@@ -189,7 +193,7 @@ fn of_watch(watch: WatchId) -> Option<(&'static EventSet, u32)> {
 
 /// The program has made an epoll set.
 pub(crate) fn note_created(fd: c_int) {
-    let Some(at) = usize::try_from(fd).ok().and_then(|fd| BY_FD.get_or_map(fd)) else { return };
+    let Some(row) = rows::row_or_map(fd) else { return };
     let _section = Section::enter();
     on_path_found(note_path);
     watched::on_adoption(kernel_watch::make_member);
@@ -210,21 +214,21 @@ pub(crate) fn note_created(fd: c_int) {
     let mut state = set.lock();
     (state.fd, state.is_inherited) = (fd, false);
     drop(state);
-    at.set(Some(set));
+    SetPointer::of(row).set(Some(set));
 }
 
 /// `new` names the open file of `old`.
 pub(crate) fn note_duplicate(old: c_int, new: c_int) {
     let Some(set) = find(old) else { return };
-    if let Some(at) = usize::try_from(new).ok().and_then(|new| BY_FD.get_or_map(new)) {
+    if let Some(row) = rows::row_or_map(new) {
         set.n_descriptors.fetch_add(1, Ordering::Relaxed);
-        at.set(Some(set));
+        SetPointer::of(row).set(Some(set));
     }
 }
 
 /// The program is about to close `fd`, or it has turned out to name something else.
 fn forget(fd: c_int) {
-    let Some(at) = usize::try_from(fd).ok().and_then(|fd| BY_FD.get(fd)) else { return };
+    let Some(at) = rows::row(fd).map(SetPointer::of) else { return };
     let Some(set) = at.get() else { return };
     at.set(None);
     if set.n_descriptors.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -244,7 +248,7 @@ fn forget(fd: c_int) {
 
 /// The program is about to close the descriptors in this range.
 pub(crate) fn note_closing_range(first: c_uint, last: c_uint) {
-    let end = c_uint::try_from(BY_FD.end()).unwrap_or(c_uint::MAX);
+    let end = c_uint::try_from(rows::end()).unwrap_or(c_uint::MAX);
     if first < end {
         (first..=last.min(end - 1)).filter_map(|n| c_int::try_from(n).ok()).for_each(forget);
     }

@@ -1,20 +1,17 @@
 //! Threads that wait for UDP candidates in the kernel alone, and so would miss datagrams in a
-//! queue.
+//! queue: a candidate is not adopted while threads receive from it in the kernel, because its queue
+//! may open then, and these threads would miss its datagrams.
 
 use super::{find, is_candidate};
-use crate::chunked::Chunked;
 use crate::epoll_interest;
 use crate::fdtable::word::{ADOPTING, EMPTY, IN_EPOLL_SET, Word};
-use crate::fdtable::{CHUNKS, PER_CHUNK, claim, entry, pin};
+use crate::fdtable::{claim, entry, pin};
+use crate::rows;
 use crate::slot::{Direction, Handle};
 use libc::c_int;
 use rsock_core::accelerate::FallbackReason;
 use rsock_core::datagram::kernel_udp;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-
-/// For each number, the threads that receive from a candidate in the kernel. The socket is not
-/// adopted meanwhile, because its queue may open then, and these threads would miss its datagrams.
-static RECEIVERS: Chunked<AtomicU32, PER_CHUNK, CHUNKS> = Chunked::new();
 
 /// Threads that poll candidates of any number.
 pub(super) static POLLERS: AtomicU32 = AtomicU32::new(0);
@@ -53,8 +50,8 @@ pub(crate) fn receive<R>(
     if let Some(result) = by_hook() {
         return result;
     }
-    let receivers_of = || RECEIVERS.get_or_map(usize::try_from(fd).ok()?);
-    let Some(receivers) = (if was_candidate { receivers_of() } else { None }) else {
+    let row = if was_candidate { rows::row_or_map(fd) } else { None };
+    let Some(receivers) = row.map(|row| &row.kernel_receivers) else {
         return kernel();
     };
     begin_wait(receivers, std::iter::once(fd));
@@ -72,11 +69,11 @@ pub(crate) fn receive<R>(
 /// opens later adds its proxy to all sets.
 pub(crate) fn while_changing_sets<R>(fd: c_int, change: impl FnOnce() -> R) -> R {
     kernel_udp::register_epoll_sets(epoll_interest::set_epoll_proxy);
-    let receivers_of = usize::try_from(fd).ok().and_then(|fd| RECEIVERS.get_or_map(fd));
-    let (Some(receivers), Some(entry)) = (receivers_of, entry(fd)) else {
+    let Some(row) = rows::row_or_map(fd) else {
         pin(fd, FallbackReason::Epoll);
         return change();
     };
+    let (receivers, entry) = (&row.kernel_receivers, &row.socket);
     begin_wait(receivers, std::iter::once(fd));
     if is_candidate(fd) {
         let watch = |word| {
@@ -111,6 +108,6 @@ fn begin_wait(waiters: &AtomicU32, fds: impl Iterator<Item = c_int> + Clone) {
 }
 
 pub(super) fn has_none(fd: c_int) -> bool {
-    let at = usize::try_from(fd).ok().and_then(|fd| RECEIVERS.get(fd));
-    claim::no_waiters(at.into_iter().chain([&POLLERS]))
+    let receivers = rows::row(fd).map(|row| &row.kernel_receivers);
+    claim::no_waiters(receivers.into_iter().chain([&POLLERS]))
 }

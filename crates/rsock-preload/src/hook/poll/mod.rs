@@ -8,7 +8,7 @@ use crate::fdtable::datagrams;
 use crate::native_peer::listeners;
 use crate::native_peer::shared_listener::SharedListener;
 use crate::slot::{Direction, Handle};
-use crate::{cancel, errno, fdtable, guard, next};
+use crate::{cancel, errno, fdtable, guard, next, rows};
 use libc::{c_int, nfds_t, pollfd, sigset_t, size_t, timespec};
 use rsock_core::accelerate::{self, PollDescriptor};
 use rustix::event::PollFlags;
@@ -293,7 +293,7 @@ unsafe fn has_sockets(fds: *const pollfd, n: nfds_t) -> bool {
 /// # Safety
 /// `fds` is null or has `n` entries, as long as the slice is used.
 unsafe fn entries<'a>(fds: *const pollfd, n: nfds_t) -> Option<&'a [pollfd]> {
-    let n = usize::try_from(n).ok().filter(|&n| n <= fdtable::MOST && !fds.is_null())?;
+    let n = usize::try_from(n).ok().filter(|&n| n <= rows::MOST && !fds.is_null())?;
     // SAFETY: not null, so `n` entries by the caller's promise.
     Some(unsafe { slice::from_raw_parts(fds, n) })
 }

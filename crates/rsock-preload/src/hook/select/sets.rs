@@ -6,7 +6,7 @@
 
 use crate::fdtable::datagrams;
 use crate::hook::poll::{Named, needs_own_poll, watches_rings};
-use crate::{errno, event_set, fdtable, guard};
+use crate::{errno, event_set, guard, rows};
 use libc::{c_int, c_ulong, fd_set, sigset_t};
 use rsock_core::accelerate::{self, PollDescriptor};
 use rsock_verbs::fault;
@@ -60,7 +60,7 @@ impl Wanted {
             return None;
         }
         let wanted = Self { n, sets: sets.map(|set| set.cast()) };
-        let end = n.min(fdtable::end());
+        let end = n.min(rows::end());
         let names_stream = (0..end).any(|fd| {
             c_int::try_from(fd).is_ok_and(concerns_hook)
                 // SAFETY: below both `n` and a number that the process has had, rounded up as the
@@ -135,7 +135,7 @@ impl Wanted {
                 // SAFETY: below `n`.
                 && !unsafe { self.asks(fd) }.is_empty()
         };
-        if !(0..self.n.min(fdtable::end())).any(names_set) {
+        if !(0..self.n.min(rows::end())).any(names_set) {
             return None;
         }
         let n_words = self.n.div_ceil(BITS);
@@ -289,7 +289,7 @@ impl AskedBefore<'_> {
                 // SAFETY: below `n`.
                 && !unsafe { self.wanted.asks(fd) }.is_empty()
         };
-        if !(0..self.wanted.n.min(fdtable::end())).any(is_found) {
+        if !(0..self.wanted.n.min(rows::end())).any(is_found) {
             return false;
         }
         for (words, before) in self.wanted.sets.iter().zip(&self.bits) {
