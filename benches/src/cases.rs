@@ -37,6 +37,14 @@ pub fn current_thread() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }
 
+/// Tokio's default runtime, whose workers share the tasks.
+///
+/// # Errors
+/// When descriptors run out.
+pub fn default_runtime() -> io::Result<Runtime> {
+    Runtime::new()
+}
+
 /// A server in a thread and runtime of its own; ends when its `Running` does.
 #[derive(Debug)]
 pub struct Running {
@@ -65,10 +73,28 @@ where
     F: Future<Output = io::Result<()>> + Send + 'static,
     S: Fn(N::Stream) -> F + Send + 'static,
 {
+    server_on::<N, _, _>(current_thread, serve)
+}
+
+/// As [`server`], in such a runtime.
+///
+/// # Errors
+/// What the system answers.
+///
+/// # Panics
+/// If the runtime cannot be made.
+fn server_on<N: Net, F, S>(
+    runtime: fn() -> io::Result<Runtime>,
+    serve: S,
+) -> io::Result<(Running, SocketAddr)>
+where
+    F: Future<Output = io::Result<()>> + Send + 'static,
+    S: Fn(N::Stream) -> F + Send + 'static,
+{
     let (tell, told) = std::sync::mpsc::channel();
     let (stop, mut stopped) = oneshot::channel::<()>();
     let thread = thread::spawn(move || {
-        current_thread().expect("a runtime").block_on(async move {
+        runtime().expect("a runtime").block_on(async move {
             let (listener, addr) = N::bind().await.expect("bind");
             let _ = tell.send(addr);
             loop {
@@ -145,28 +171,44 @@ pub async fn swallow<N: Net>(mut stream: N::Stream, turn: usize) -> io::Result<(
 /// # Errors
 /// What the system answers.
 pub fn throughput<N: Net>(size: usize, time: Duration) -> io::Result<f64> {
-    /// Bytes after which the reader answers.
-    const TURN: usize = 8 << 20;
     let (_server, addr) = server::<N, _, _>(|stream| swallow::<N>(stream, TURN))?;
-    current_thread()?.block_on(async {
-        let mut stream = N::connect(addr).await?;
-        let block = vec![1; size];
-        let mut turn = async || {
-            for _ in 0..TURN / size {
-                stream.write_all(&block).await?;
-            }
-            stream.read_exact(&mut [0]).await
-        };
-        turn().await?;
-        turn().await?;
-        let began = Instant::now();
-        let mut n = 0u32;
-        while began.elapsed() < time {
-            turn().await?;
-            n += 1;
-        }
-        Ok(f64::from(n) * 8.0 * f64::from(1 << 20) / began.elapsed().as_secs_f64())
+    current_thread()?.block_on(write_turns::<N>(addr, size, time))
+}
+
+/// As [`throughput`], in tasks of Tokio's default runtime.
+///
+/// # Errors
+/// What the system answers.
+pub fn throughput_of_tasks<N: Net>(size: usize, time: Duration) -> io::Result<f64> {
+    let serve = |stream| swallow::<N>(stream, TURN);
+    let (_server, addr) = server_on::<N, _, _>(default_runtime, serve)?;
+    default_runtime()?.block_on(async {
+        tokio::spawn(write_turns::<N>(addr, size, time)).await.map_err(io::Error::other)?
     })
+}
+
+/// Bytes after which the reader of [`throughput`] answers.
+const TURN: usize = 8 << 20;
+
+/// Bytes per second that a connection to `addr` takes in writes of `size` bytes.
+async fn write_turns<N: Net>(addr: SocketAddr, size: usize, time: Duration) -> io::Result<f64> {
+    let mut stream = N::connect(addr).await?;
+    let block = vec![1; size];
+    let (mut began, mut n) = (Instant::now(), 0u32);
+    // The first two are not counted.
+    for turn in 0.. {
+        for _ in 0..TURN / size {
+            stream.write_all(&block).await?;
+        }
+        stream.read_exact(&mut [0]).await?;
+        match turn {
+            0 => {}
+            1 => began = Instant::now(),
+            _ if began.elapsed() < time => n += 1,
+            _ => break,
+        }
+    }
+    Ok(f64::from(n + 1) * TURN as f64 / began.elapsed().as_secs_f64())
 }
 
 /// Requests per second of 64 bytes and answers of as many: one server thread, one thread with
@@ -176,6 +218,35 @@ pub fn throughput<N: Net>(size: usize, time: Duration) -> io::Result<f64> {
 /// What the system answers.
 pub fn rpc<N: Net>(clients: usize, time: Duration) -> io::Result<f64> {
     active_among::<N>(clients, 0, time)
+}
+
+/// As [`rpc`], in tasks of Tokio's default runtime: one for the server, one for the clients.
+///
+/// # Errors
+/// What the system answers.
+pub fn rpc_of_tasks<N: Net>(clients: usize, time: Duration) -> io::Result<f64> {
+    let serve = |stream| echo::<N>(stream, 64);
+    let (_server, addr) = server_on::<N, _, _>(default_runtime, serve)?;
+    default_runtime()?.block_on(async {
+        let meter = Arc::new(Meter::default());
+        let mut tasks = Vec::new();
+        for _ in 0..clients {
+            let stream = N::connect(addr).await?;
+            tasks.push(tokio::spawn(ask_until_over::<N>(stream, Arc::clone(&meter))));
+        }
+        meter.rate(tasks, time).await
+    })
+}
+
+/// Requests of 64 bytes, one after the other, until `meter` tells to stop.
+async fn ask_until_over<N: Net>(mut stream: N::Stream, meter: Arc<Meter>) -> io::Result<()> {
+    let mut message = [1; 64];
+    while meter.goes_on() {
+        stream.write_all(&message).await?;
+        stream.read_exact(&mut message).await?;
+        meter.count();
+    }
+    Ok(())
 }
 
 /// As [`rpc`], with `idle` more connections open.
@@ -198,17 +269,8 @@ pub fn active_among<N: Net>(active: usize, idle: usize, time: Duration) -> io::R
         let meter = Arc::new(Meter::default());
         let mut tasks = Vec::new();
         for _ in 0..active {
-            let mut stream = N::connect(addr).await?;
-            let meter = Arc::clone(&meter);
-            tasks.push(tokio::spawn(async move {
-                let mut message = [1; 64];
-                while meter.goes_on() {
-                    stream.write_all(&message).await?;
-                    stream.read_exact(&mut message).await?;
-                    meter.count();
-                }
-                Ok(())
-            }));
+            let stream = N::connect(addr).await?;
+            tasks.push(tokio::spawn(ask_until_over::<N>(stream, Arc::clone(&meter))));
         }
         let rate = meter.rate(tasks, time).await;
         drop(quiet);

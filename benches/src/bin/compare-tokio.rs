@@ -6,7 +6,9 @@
 //! and the greatest in brackets, below the commit. A ROW is part of a row's name; a chart of the
 //! ratios goes to FILE.svg.
 
-use rsock_benches::cases::{active_among, raise_limit, round_trips, rpc, throughput};
+use rsock_benches::cases::{
+    active_among, raise_limit, round_trips, rpc, rpc_of_tasks, throughput, throughput_of_tasks,
+};
 use rsock_benches::chart::{self, Bar};
 use rsock_benches::memory::Memory;
 use rsock_benches::net::{Rsock, RsockAsleep, Tcp};
@@ -84,6 +86,27 @@ const ROWS: &[Row] = &[
         unit: ("k/s", 1e3),
         sides: [|t| rpc::<Tcp>(64, t), |t| rpc::<Rsock>(64, t)],
         wanted: (5.0, 15.0),
+    },
+    Row {
+        name: "default runtimes, echo of 64 B, one connection",
+        unit: ("k/s", 1e3),
+        sides: [|t| rpc_of_tasks::<Tcp>(1, t), |t| rpc_of_tasks::<Rsock>(1, t)],
+        wanted: (5.0, 30.0),
+    },
+    Row {
+        name: "default runtimes, echo of 64 B, 64 connections",
+        unit: ("k/s", 1e3),
+        sides: [|t| rpc_of_tasks::<Tcp>(64, t), |t| rpc_of_tasks::<Rsock>(64, t)],
+        wanted: (2.0, 3.0),
+    },
+    Row {
+        name: "default runtimes, 1 MiB writes",
+        unit: ("Gbit/s", 1e9 / 8.0),
+        sides: [
+            |t| throughput_of_tasks::<Tcp>(1 << 20, t),
+            |t| throughput_of_tasks::<Rsock>(1 << 20, t),
+        ],
+        wanted: (3.5, 6.0),
     },
     Row {
         name: "10 active of 1,000 streams : 10 alone (rsock)",
