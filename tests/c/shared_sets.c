@@ -570,6 +570,32 @@ static void child_polls(int fd)
 	fork_unread(fd, poll_twice);
 }
 
+/* Nothing has been reported of the set, in which the library has just begun to watch a stream that stays on the ring. */
+static void child_polls_at_once(int fd)
+{
+	int set = new_set(EPOLL_CLOEXEC);
+	struct epoll_event event = {.events = EPOLLRDHUP, .data.u64 = DATA};
+	struct pollfd p = {.fd = set, .events = POLLIN};
+	pid_t peer;
+	get(fd, &peer, sizeof(peer));
+	await_bytes(fd, SIZE);
+	CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+	fflush(stdout);
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (child == 0)
+		_exit(poll(&p, 1, 0));
+	wait_for(child);
+	for (size_t n = 2; n <= 4; n++) {
+		CHECK(kill(peer, SIGUSR1) == 0);
+		await_bytes(fd, n * SIZE);
+	}
+	get_stream(fd, 4 * SIZE, 2);
+	event.events = EPOLLIN;
+	CHECK(epoll_ctl(set, EPOLL_CTL_MOD, fd, &event) == 0);
+	exchange(set, fd, 3);
+}
+
 static void close_both(int set, int fd)
 {
 	close(fd);
@@ -837,6 +863,7 @@ static const struct part PARTS[] = {
 	{"fork_nested", fork_nested, echo},
 	{"fork_beside_waits", echo, fork_beside_waits},
 	{"child_polls", unread_peer, child_polls},
+	{"child_polls_at_once", unread_peer, child_polls_at_once},
 	{"child_closes", unread_peer, child_closes},
 	{"child_closes_set", unread_peer, child_closes_set},
 	{"polled_first", polled_first, echo},

@@ -45,9 +45,9 @@ parts! {
     shared_sets: exec_set exec_set_alone exec_deleted exec_set_in_set exec_renamed spawn_set
         spawn_passed pass_set pass_set_alone pass_set_in_set pass_deleted pass_inner
         deep_from_inside deep_from_outside deep_late changed_inside in_unknown in_inherited
-        fork_changes fork_nested fork_beside_waits child_polls child_closes child_closes_set
-        polled_first ppolled_first selected_first selected_first_most pselected_first
-        fork_beside_wait fork_beside_poll pass_beside_wait pass_beside_poll;
+        fork_changes fork_nested fork_beside_waits child_polls child_polls_at_once child_closes
+        child_closes_set polled_first ppolled_first selected_first selected_first_most
+        pselected_first fork_beside_wait fork_beside_poll pass_beside_wait pass_beside_poll;
     descriptors: dup replace reuse raw_close close_range fork_server fork_both prefork vfork exec
         exec_unread exec_child exec_vfork spawn exec_system exec_self exec_late exec_half_close
         exec_killed exec_reset exec_fails exec_leak stdio stdio_unread stdin_unread

@@ -5,6 +5,7 @@
 //! the descriptors of this library leave it, so that nothing tells it from a set without the
 //! library.
 
+use super::own_fds::OwnEvent;
 use super::{
     EventSet, PolledEventSet, SETS, Sets, State, kernel_watch, lock, numbers_of, stream_of,
 };
@@ -127,6 +128,12 @@ pub(crate) fn settle_before_fork() {
         Ok(())
     });
     settle_all();
+    for set in all_sets() {
+        let _ = guard::call_core(|| {
+            set.lock().take_own_events(set);
+            Ok(())
+        });
+    }
 }
 
 /// Held while the process forks.
@@ -220,6 +227,15 @@ impl State {
             && let Some(ring) = self.unwatch(set, number, None)
         {
             self.put_back(set, number, ring);
+        }
+    }
+
+    /// Takes the events of this library's own, unless a thread may be about to wake by them: a child
+    /// that polls the set would see it readable, and leaves them to its parent.
+    fn take_own_events(&mut self, set: &EventSet) {
+        if set.n_sleepers.load(Ordering::SeqCst) == 0 && !self.is_polled {
+            self.take_own_event(OwnEvent::Doorbell);
+            self.take_own_event(OwnEvent::Sockets);
         }
     }
 

@@ -417,7 +417,7 @@ impl State {
         kept
     }
 
-    fn take_own_event(&mut self, event: OwnEvent) {
+    pub(super) fn take_own_event(&mut self, event: OwnEvent) {
         let Some(own_fds) = self.own_fds.clone().filter(|_| !self.is_inherited) else { return };
         match event {
             OwnEvent::Doorbell => drop(own_fds.ready.drain()),
