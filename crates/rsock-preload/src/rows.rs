@@ -1,6 +1,6 @@
-//! What the library knows of each descriptor number: a row, of which several modules fill in a part.
-//! A program that starts touches one page for its first descriptors, and a call one line for its
-//! own.
+//! What the library knows of each descriptor number: a row, of which several modules fill in a
+//! part. A program that starts touches one page for its first descriptors, and a call one line for
+//! its own.
 
 use crate::chunked::{Chunked, Zeroed};
 use libc::{c_int, c_void};

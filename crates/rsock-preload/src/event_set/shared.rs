@@ -230,8 +230,8 @@ impl State {
         }
     }
 
-    /// Takes the events of this library's own, unless a thread may be about to wake by them: a child
-    /// that polls the set would see it readable, and leaves them to its parent.
+    /// Takes the events of this library's own, unless a thread may be about to wake by them: a
+    /// child that polls the set would see it readable, and leaves them to its parent.
     fn take_own_events(&mut self, set: &EventSet) {
         if set.n_sleepers.load(Ordering::SeqCst) == 0 && !self.is_polled {
             self.take_own_event(OwnEvent::Doorbell);
