@@ -37,14 +37,6 @@ pub fn current_thread() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }
 
-/// Tokio's default runtime, whose workers share the tasks.
-///
-/// # Errors
-/// When descriptors run out.
-pub fn default_runtime() -> io::Result<Runtime> {
-    Runtime::new()
-}
-
 /// A server in a thread and runtime of its own; ends when its `Running` does.
 #[derive(Debug)]
 pub struct Running {
@@ -76,7 +68,7 @@ where
     server_on::<N, _, _>(current_thread, serve)
 }
 
-/// As [`server`], in such a runtime.
+/// As [`server`], in a runtime that `runtime` makes.
 ///
 /// # Errors
 /// What the system answers.
@@ -181,8 +173,8 @@ pub fn throughput<N: Net>(size: usize, time: Duration) -> io::Result<f64> {
 /// What the system answers.
 pub fn throughput_of_tasks<N: Net>(size: usize, time: Duration) -> io::Result<f64> {
     let serve = |stream| swallow::<N>(stream, TURN);
-    let (_server, addr) = server_on::<N, _, _>(default_runtime, serve)?;
-    default_runtime()?.block_on(async {
+    let (_server, addr) = server_on::<N, _, _>(Runtime::new, serve)?;
+    Runtime::new()?.block_on(async {
         tokio::spawn(write_turns::<N>(addr, size, time)).await.map_err(io::Error::other)?
     })
 }
@@ -194,21 +186,24 @@ const TURN: usize = 8 << 20;
 async fn write_turns<N: Net>(addr: SocketAddr, size: usize, time: Duration) -> io::Result<f64> {
     let mut stream = N::connect(addr).await?;
     let block = vec![1; size];
-    let (mut began, mut n) = (Instant::now(), 0u32);
-    // The first two are not counted.
-    for turn in 0.. {
-        for _ in 0..TURN / size {
-            stream.write_all(&block).await?;
-        }
-        stream.read_exact(&mut [0]).await?;
-        match turn {
-            0 => {}
-            1 => began = Instant::now(),
-            _ if began.elapsed() < time => n += 1,
-            _ => break,
-        }
+    // Two that are not counted.
+    write_turn::<N>(&mut stream, &block).await?;
+    write_turn::<N>(&mut stream, &block).await?;
+    let began = Instant::now();
+    let mut n = 0u32;
+    while began.elapsed() < time {
+        write_turn::<N>(&mut stream, &block).await?;
+        n += 1;
     }
-    Ok(f64::from(n + 1) * TURN as f64 / began.elapsed().as_secs_f64())
+    Ok(f64::from(n) * TURN as f64 / began.elapsed().as_secs_f64())
+}
+
+/// Writes as many of `block` as the reader answers.
+async fn write_turn<N: Net>(stream: &mut N::Stream, block: &[u8]) -> io::Result<()> {
+    for _ in 0..TURN / block.len() {
+        stream.write_all(block).await?;
+    }
+    stream.read_exact(&mut [0]).await.map(drop)
 }
 
 /// Requests per second of 64 bytes and answers of as many: one server thread, one thread with
@@ -226,16 +221,23 @@ pub fn rpc<N: Net>(clients: usize, time: Duration) -> io::Result<f64> {
 /// What the system answers.
 pub fn rpc_of_tasks<N: Net>(clients: usize, time: Duration) -> io::Result<f64> {
     let serve = |stream| echo::<N>(stream, 64);
-    let (_server, addr) = server_on::<N, _, _>(default_runtime, serve)?;
-    default_runtime()?.block_on(async {
-        let meter = Arc::new(Meter::default());
-        let mut tasks = Vec::new();
-        for _ in 0..clients {
-            let stream = N::connect(addr).await?;
-            tasks.push(tokio::spawn(ask_until_over::<N>(stream, Arc::clone(&meter))));
-        }
-        meter.rate(tasks, time).await
-    })
+    let (_server, addr) = server_on::<N, _, _>(Runtime::new, serve)?;
+    Runtime::new()?.block_on(rate_of_clients::<N>(addr, clients, time))
+}
+
+/// Requests per second of `clients`, a task each.
+async fn rate_of_clients<N: Net>(
+    addr: SocketAddr,
+    clients: usize,
+    time: Duration,
+) -> io::Result<f64> {
+    let meter = Arc::new(Meter::default());
+    let mut tasks = Vec::new();
+    for _ in 0..clients {
+        let stream = N::connect(addr).await?;
+        tasks.push(tokio::spawn(ask_until_over::<N>(stream, Arc::clone(&meter))));
+    }
+    meter.rate(tasks, time).await
 }
 
 /// Requests of 64 bytes, one after the other, until `meter` tells to stop.
@@ -266,13 +268,7 @@ pub fn active_among<N: Net>(active: usize, idle: usize, time: Duration) -> io::R
             }
             quiet.push(stream);
         }
-        let meter = Arc::new(Meter::default());
-        let mut tasks = Vec::new();
-        for _ in 0..active {
-            let stream = N::connect(addr).await?;
-            tasks.push(tokio::spawn(ask_until_over::<N>(stream, Arc::clone(&meter))));
-        }
-        let rate = meter.rate(tasks, time).await;
+        let rate = rate_of_clients::<N>(addr, active, time).await;
         drop(quiet);
         rate
     })

@@ -380,54 +380,6 @@ static void deep_late(int fd)
 	exchange(a, fd, 5);
 }
 
-/* What a thread waits for that sleeps in `outer`, or polls it. */
-struct outer_wait {
-	int outer;
-	int polls;
-	volatile pid_t thread;
-};
-
-static void *wait_in_outer(void *arg)
-{
-	struct outer_wait *wait = arg;
-	struct epoll_event event = {0};
-	struct pollfd polled = {.fd = wait->outer, .events = POLLIN};
-	wait->thread = (pid_t)syscall(SYS_gettid);
-	SHOW(wait->polls ? poll(&polled, 1, -1) : epoll_wait(wait->outer, &event, 1, -1));
-	return NULL;
-}
-
-/* A thread sleeps in a set that has another one in it, or polls it, while a change in the inner one makes its stream
- * ready. */
-static void changed_inside(int fd)
-{
-	put_stream(fd, SIZE, 2);
-	await_bytes(fd, SIZE);
-	for (int i = 0; i < 4; i++) {
-		int inner = new_set(EPOLL_CLOEXEC);
-		struct outer_wait wait = {.polls = i & 1};
-		struct epoll_event event = {.events = EPOLLRDHUP};
-		pthread_t thread;
-		wait.outer = new_set(EPOLL_CLOEXEC);
-		add(wait.outer, inner);
-		CHECK(epoll_ctl(inner, EPOLL_CTL_ADD, fd, &event) == 0);
-		CHECK(pthread_create(&thread, NULL, wait_in_outer, &wait) == 0);
-		while (!wait.thread)
-			sched_yield();
-		await_sleep(wait.thread);
-		event.events = EPOLLIN;
-		if (i & 2) {
-			CHECK(epoll_ctl(inner, EPOLL_CTL_DEL, fd, NULL) == 0);
-			CHECK(epoll_ctl(inner, EPOLL_CTL_ADD, fd, &event) == 0);
-		} else {
-			CHECK(epoll_ctl(inner, EPOLL_CTL_MOD, fd, &event) == 0);
-		}
-		CHECK(pthread_join(thread, NULL) == 0);
-		CHECK(close(inner) == 0 && close(wait.outer) == 0);
-	}
-	get_stream(fd, SIZE, 2);
-}
-
 /* A set enters one that the library has not seen being made. */
 static void in_unknown(int fd)
 {
@@ -739,15 +691,22 @@ static void *poll_set(void *arg)
 	return NULL;
 }
 
+/* Has a thread wait as `poller` says, and returns when it sleeps. */
+static pthread_t start(struct poller *poller)
+{
+	pthread_t thread;
+	CHECK(pthread_create(&thread, NULL, poll_set, poller) == 0);
+	while (!poller->thread)
+		sched_yield();
+	await_sleep(poller->thread);
+	return thread;
+}
+
 /* A thread polls a set whose first stream comes then, without anything to report. */
 static void poll_first(int fd, int (*call)(int set))
 {
 	struct poller poller = {.set = new_set(EPOLL_CLOEXEC), .call = call};
-	pthread_t thread;
-	CHECK(pthread_create(&thread, NULL, poll_set, &poller) == 0);
-	while (!poller.thread)
-		sched_yield();
-	await_sleep(poller.thread);
+	pthread_t thread = start(&poller);
 	add(poller.set, fd);
 	for (int i = 0; i < 1000; i++)
 		sched_yield();
@@ -794,13 +753,9 @@ static int by_wait(int set)
 static void sleep_meanwhile(int fd, int (*call)(int set), int forks)
 {
 	struct poller poller = {.set = new_set(EPOLL_CLOEXEC), .call = call};
-	pthread_t thread;
 	add(poller.set, fd);
 	exchange(poller.set, fd, 1);
-	CHECK(pthread_create(&thread, NULL, poll_set, &poller) == 0);
-	while (!poller.thread)
-		sched_yield();
-	await_sleep(poller.thread);
+	pthread_t thread = start(&poller);
 	if (forks) {
 		fflush(stdout);
 		pid_t child = fork();
@@ -838,6 +793,32 @@ static void pass_beside_wait(int fd)
 static void pass_beside_poll(int fd)
 {
 	sleep_meanwhile(fd, by_poll, 0);
+}
+
+/* A thread sleeps in a set that has another one in it, or polls it, while a change in the inner one makes its stream
+ * ready. */
+static void changed_inside(int fd)
+{
+	put_stream(fd, SIZE, 2);
+	await_bytes(fd, SIZE);
+	for (int i = 0; i < 4; i++) {
+		int inner = new_set(EPOLL_CLOEXEC);
+		struct poller poller = {.set = new_set(EPOLL_CLOEXEC), .call = i & 1 ? by_poll : by_wait};
+		struct epoll_event event = {.events = EPOLLRDHUP};
+		add(poller.set, inner);
+		CHECK(epoll_ctl(inner, EPOLL_CTL_ADD, fd, &event) == 0);
+		pthread_t thread = start(&poller);
+		event.events = EPOLLIN;
+		if (i & 2) {
+			CHECK(epoll_ctl(inner, EPOLL_CTL_DEL, fd, NULL) == 0);
+			CHECK(epoll_ctl(inner, EPOLL_CTL_ADD, fd, &event) == 0);
+		} else {
+			CHECK(epoll_ctl(inner, EPOLL_CTL_MOD, fd, &event) == 0);
+		}
+		CHECK(pthread_join(thread, NULL) == 0);
+		CHECK(close(inner) == 0 && close(poller.set) == 0);
+	}
+	get_stream(fd, SIZE, 2);
 }
 
 static const struct part PARTS[] = {

@@ -115,9 +115,9 @@ unsafe fn recv_alone(
     buf: *mut c_void,
     len: usize,
 ) -> Option<Result<usize, c_int>> {
-    // A handler that makes a thread, of all things, leaves a socket that stays on TCP.
+    // A signal handler could make a thread: one that adopts the socket meanwhile keeps it on TCP.
     let claimed = Word(word.0 | IN_KERNEL);
-    if !is_first(word) || !claim::replace(entry, word.0, claimed.0) {
+    if !may_be_kernels(word) || !claim::replace(entry, word.0, claimed.0) {
         return None;
     }
     // SAFETY: the kernel writes to the memory that the caller of the hook has given for that.
@@ -180,11 +180,13 @@ fn candidate(fd: c_int) -> Option<(&'static AtomicU64, Word)> {
 
 /// Whether a call on a candidate is one of those that the kernel alone makes.
 #[inline]
-fn is_first(word: Word) -> bool {
-    let is_first = word.reason() == FallbackReason::None && word.n_first_calls() < FIRST_CALLS;
-    let is_busy = word.0 & IN_KERNEL != 0;
-    let may_go_on = is_first && !is_busy && !guard::is_in_core();
-    may_go_on && !interrupt::is_in_handler() && !tcp_only::is_on()
+fn may_be_kernels(word: Word) -> bool {
+    word.reason() == FallbackReason::None
+        && word.n_first_calls() < FIRST_CALLS
+        && word.0 & IN_KERNEL == 0
+        && !guard::is_in_core()
+        && !interrupt::is_in_handler()
+        && !tcp_only::is_on()
 }
 
 /// Makes a call that does not wait, while no other thread can adopt the socket. `count` enters what
@@ -196,7 +198,7 @@ fn by_kernel(
     count: impl Fn(Word, usize) -> Option<Word>,
     call: impl FnOnce() -> io::Result<usize>,
 ) -> Option<Result<usize, c_int>> {
-    if !is_first(word) {
+    if !may_be_kernels(word) {
         return None;
     }
     let _section = Section::enter();

@@ -12,7 +12,7 @@ use crate::accelerate::receive::{
 };
 use crate::accelerate::send::{self, PIECES, Sends, WhenFull, park_for_room, send};
 use crate::accelerate::state::{FLAG_BROKEN, FLAG_EPOLL_PROXY, FLAG_RX_SHUT};
-use crate::accelerate::tcp_socket::{is_nonblocking, kernel_recv, kernel_send};
+use crate::accelerate::tcp_socket::{kernel_recv, kernel_send};
 use crate::accelerate::time_limit::at_most;
 use crate::closing::{Call, Descriptor};
 use crate::engine::{Interest, RecvError, SendError};
@@ -166,14 +166,6 @@ impl Sends for Usable<'_> {
         }
     }
 
-    fn spin_at_first(&self, _blocked: &send::Blocked) -> bool {
-        false
-    }
-
-    fn is_nonblocking(&self, fd: BorrowedFd<'_>) -> bool {
-        is_nonblocking(fd)
-    }
-
     /// Waits a bounded time only: the next try looks whether the peer has gone.
     fn wait_for_room(
         &self,
@@ -245,14 +237,6 @@ impl Receives for Usable<'_> {
     }
 
     fn before_wait(&self, _fd: BorrowedFd<'_>) {}
-
-    fn spin_at_first(&self, _blocked: &receive::Blocked<'_>) -> bool {
-        false
-    }
-
-    fn is_nonblocking(&self, fd: BorrowedFd<'_>) -> bool {
-        is_nonblocking(fd)
-    }
 
     fn sleep_for_data(
         &self,

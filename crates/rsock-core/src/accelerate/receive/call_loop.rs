@@ -4,7 +4,7 @@
 
 use crate::accelerate::call_stops::EndsCalls;
 use crate::accelerate::receive::Blocked;
-use crate::accelerate::tcp_socket::kernel_recv;
+use crate::accelerate::tcp_socket::{is_nonblocking, kernel_recv};
 use crate::accelerate::time_limit::TimeLimit;
 use crate::closing::Call;
 use crate::interrupt::{Restart, Watch};
@@ -34,12 +34,17 @@ pub(in crate::accelerate) trait Receives: EndsCalls {
     /// Does what is due before the call waits, or answers that it would.
     fn before_wait(&self, fd: BorrowedFd<'_>);
 
-    /// Spins for a moment, if the last such call waited: to ask the kernel whether this one waits
-    /// takes longer than a peer that answers at once. Returns whether something has come.
-    fn spin_at_first(&self, blocked: &Blocked<'_>) -> bool;
+    /// Spins for a moment, if the stream does and if the last such call waited: to ask the kernel
+    /// whether this one waits takes longer than a peer that answers at once. Returns whether
+    /// something has come.
+    fn spin_at_first(&self, _blocked: &Blocked<'_>) -> bool {
+        false
+    }
 
     /// Whether calls by `fd` return `EAGAIN` instead of waiting.
-    fn is_nonblocking(&self, fd: BorrowedFd<'_>) -> bool;
+    fn is_nonblocking(&self, fd: BorrowedFd<'_>) -> bool {
+        is_nonblocking(fd)
+    }
 
     /// Sleeps until there may be something to receive, for `left` at most.
     fn sleep_for_data(

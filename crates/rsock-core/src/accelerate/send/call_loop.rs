@@ -4,7 +4,7 @@
 
 use crate::accelerate::call_stops::EndsCalls;
 use crate::accelerate::send::{Blocked, PIECES};
-use crate::accelerate::tcp_socket::kernel_send;
+use crate::accelerate::tcp_socket::{is_nonblocking, kernel_send};
 use crate::accelerate::time_limit::TimeLimit;
 use crate::closing::Call;
 use crate::interrupt::Watch;
@@ -29,13 +29,17 @@ pub(in crate::accelerate) trait Sends: EndsCalls {
     /// What a call does that found no room and must not wait. It has sent `sent` bytes before.
     fn when_full(&self, fd: BorrowedFd<'_>, blocked: &Blocked, sent: usize) -> WhenFull;
 
-    /// Spins for a moment, if the last call that found no room waited: to ask the kernel whether
-    /// this one waits takes longer than a peer that reads at once. Returns whether there may be
-    /// room.
-    fn spin_at_first(&self, blocked: &Blocked) -> bool;
+    /// Spins for a moment, if the stream does and if the last call that found no room waited: to
+    /// ask the kernel whether this one waits takes longer than a peer that reads at once. Returns
+    /// whether there may be room.
+    fn spin_at_first(&self, _blocked: &Blocked) -> bool {
+        false
+    }
 
     /// Whether calls by `fd` return `EAGAIN` instead of waiting.
-    fn is_nonblocking(&self, fd: BorrowedFd<'_>) -> bool;
+    fn is_nonblocking(&self, fd: BorrowedFd<'_>) -> bool {
+        is_nonblocking(fd)
+    }
 
     /// Waits until there may be room, for `left` at most. A `partial` call has sent something
     /// before.
