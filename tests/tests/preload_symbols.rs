@@ -41,3 +41,16 @@ fn nothing_below_the_hooks_calls_them() {
         called.filter(|name| hooks.contains(*name) && !STANDARD.contains(name)).collect();
     assert!(unexpected.is_empty(), "called from inside: {unexpected:?}");
 }
+
+/// The loader searches what a preloaded library needs before the program's own libraries, for each
+/// of their symbols: short programs would take longer (decision 21).
+#[test]
+fn the_library_needs_libc_alone() {
+    let entries = output("readelf", &["--wide", "--dynamic"], &preload_library());
+    let needed: Vec<&str> = entries
+        .lines()
+        .filter(|line| line.contains("(NEEDED)"))
+        .filter_map(|line| line.split(['[', ']']).nth(1))
+        .collect();
+    assert_eq!(needed, ["libc.so.6"]);
+}

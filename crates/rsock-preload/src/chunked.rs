@@ -24,13 +24,14 @@ unsafe impl Zeroed for std::sync::atomic::AtomicU32 {}
 ///
 /// # Invariants
 /// A non-null chunk pointer is the start of a live mapping of `PER_CHUNK` values, never unmapped.
+#[repr(C)]
 pub(crate) struct Chunked<T: Zeroed, const PER_CHUNK: usize, const CHUNKS: usize> {
-    chunks: [AtomicPtr<T>; CHUNKS],
-    /// No chunk from here on is in use.
+    /// No chunk from here on is in use. It shares a page with the first chunks.
     ///
     /// PERF: a process looks for the last chunk whenever it forks or ends. Searching the array
     /// would touch all its pages, at 0.7 us each the first time.
     n_chunks: AtomicUsize,
+    chunks: [AtomicPtr<T>; CHUNKS],
 }
 
 impl<T: Zeroed, const PER_CHUNK: usize, const CHUNKS: usize> Chunked<T, PER_CHUNK, CHUNKS> {

@@ -43,6 +43,7 @@ mod slot;
 mod sync;
 mod tcp_only;
 mod threads;
+mod unwinder;
 mod vfork;
 mod watched;
 

@@ -6,11 +6,12 @@ use crate::chunked::{Chunked, Zeroed};
 use libc::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 
-const PER_CHUNK: usize = 512;
+/// A page of rows: a process that forks or ends looks through all rows of a chunk.
+const PER_CHUNK: usize = 64;
 
 /// With `PER_CHUNK`, the kernel's default for the largest descriptor number. Sockets with higher
 /// numbers stay on TCP.
-const CHUNKS: usize = 2048;
+const CHUNKS: usize = 16 << 10;
 
 /// The number of descriptors that there is room for.
 pub(crate) const MOST: usize = PER_CHUNK * CHUNKS;
@@ -34,6 +35,8 @@ pub(crate) struct Row {
     /// As `watched_events`.
     pub(crate) watched_data: AtomicU64,
 }
+
+const _: () = assert!(PER_CHUNK * size_of::<Row>() == 4096);
 
 // SAFETY: atomic integers and a pointer, of which zero is a value; no drop.
 unsafe impl Zeroed for Row {}

@@ -15,7 +15,8 @@
 
 #![forbid(unsafe_code)]
 
-use once_cell::race::OnceBox;
+use once_cell::race::{OnceBool, OnceBox};
+use rustix::fs::{Access, access};
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::io::{self, Read};
@@ -118,6 +119,17 @@ pub fn examine() -> Result<Summary, ConfigError> {
 
 fn file() -> PathBuf {
     std::env::var_os("RSOCK_CONFIG").map_or_else(|| DEFAULT_FILE.into(), PathBuf::from)
+}
+
+/// Whether this host has a configuration, as of the first call. Without one no host is trusted.
+///
+/// PERF: most hosts have none. Reading what is not there would take a program's first connection
+/// 40 us, most of them for code and memory that it needs for nothing else.
+pub(crate) fn is_configured() -> bool {
+    static IS_CONFIGURED: OnceBool = OnceBool::new();
+    IS_CONFIGURED.get_or_init(|| {
+        std::env::var_os("RSOCK_CONFIG").is_some() || access(DEFAULT_FILE, Access::EXISTS).is_ok()
+    })
 }
 
 /// The configuration of this host, read at the first call. If it cannot be read, or is invalid, no

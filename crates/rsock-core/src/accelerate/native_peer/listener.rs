@@ -12,7 +12,7 @@
 use crate::accelerate::native_peer::{NativeStream, placeholder};
 use crate::accelerate::path::RdmaPath;
 use crate::config::environment::{self, Device};
-use crate::config::trusted_hosts::trust;
+use crate::config::trusted_hosts::{is_configured, trust};
 use crate::engine::{Config, Preparing, QpStream};
 use crate::interrupt::Section;
 use crate::sys;
@@ -233,7 +233,10 @@ pub(in crate::accelerate) fn config() -> Config {
 
 /// Whether the configuration allows native streams.
 pub(in crate::accelerate) fn is_wanted() -> bool {
-    environment::is_enabled() && environment::device() != Some(Device::Soft) && trust().admits_any()
+    is_configured()
+        && environment::is_enabled()
+        && environment::device() != Some(Device::Soft)
+        && trust().admits_any()
 }
 
 /// Handshakes under way at a time.
