@@ -711,6 +711,8 @@ struct wait {
 	int error;
 	int is_overrun;
 	int is_early;
+	/* Whether one call has reported a watch twice. */
+	int is_twice;
 	struct epoll_event events[64];
 };
 
@@ -757,7 +759,7 @@ static void run_wait(struct wait *w)
 	struct timespec begin, end;
 	/* Rings and the kernel have turns of their own, so some are reported twice before others. */
 	int total = 0, rounds = 3 * ((w->watches + w->most - 1) / w->most);
-	w->error = w->is_overrun = w->is_early = 0;
+	w->error = w->is_overrun = w->is_early = w->is_twice = 0;
 	clock_gettime(CLOCK_MONOTONIC, &begin);
 	for (int round = 0; round < rounds || round == 0; round++) {
 		memset(got, 0xee, sizeof(got));
@@ -776,6 +778,9 @@ static void run_wait(struct wait *w)
 		const unsigned char *rest = (const unsigned char *)(got + w->most);
 		for (size_t i = 0; i < sizeof(got) - (size_t)w->most * sizeof(got[0]); i++)
 			w->is_overrun |= rest[i] != 0xee;
+		for (int i = 0; i < n; i++)
+			for (int j = 0; j < i; j++)
+				w->is_twice |= got[i].data.u64 == got[j].data.u64;
 		for (int i = 0; i < n && total < (int)COUNT(w->events); i++)
 			w->events[total++] = got[i];
 		if (n < w->most)
@@ -790,7 +795,8 @@ static void say_events(const struct wait *w, const char *more)
 	if (w->error)
 		say("%s%s", why(w->error), more);
 	else
-		say("%d%s%s%s", w->n, w->is_early ? " early" : "", w->is_overrun ? " overrun" : "", more);
+		say("%d%s%s%s%s", w->n, w->is_early ? " early" : "", w->is_overrun ? " overrun" : "",
+		    w->is_twice ? " twice" : "", more);
 	for (int i = 0; !w->error && i < w->n; i++) {
 		at = strlen(answer);
 		snprintf(answer + at, sizeof(answer) - at, " %llx:%x", (unsigned long long)w->events[i].data.u64,
@@ -1009,6 +1015,7 @@ static void do_end(void)
 			threads[j].phase = IDLE;
 			members++;
 			group.is_overrun |= waits[j].is_overrun;
+			group.is_twice |= waits[j].is_twice;
 			if (waits[j].error)
 				group.error = waits[j].error;
 			for (int k = 0; !waits[j].error && k < waits[j].n && group.n < (int)COUNT(group.events); k++)

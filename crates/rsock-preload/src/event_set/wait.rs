@@ -178,12 +178,19 @@ impl EventSet {
             n += state.look_at_candidates(self, room);
         }
         if is_due {
-            n += state.ask_kernel(self, &mut room[n..], has_found);
+            n = state.ask_kernel(self, room, n, has_found);
         }
         let has_room = n < room.len();
         n += state.look_at_candidates(self, &mut room[n..]);
+        if n != 0 && !state.impatient.is_empty() {
+            // Bytes may have come after the look at one watch of their stream and before that at
+            // another. The kernel would report both in one wait.
+            state.take_own_event(OwnEvent::Sockets);
+            state.take_announced(self);
+            n += state.look_at_candidates(self, &mut room[n..]);
+        }
         if std::mem::take(&mut state.has_left_ring) {
-            n += state.ask_kernel(self, &mut room[n..], false);
+            n = state.ask_kernel(self, room, n, false);
         }
         state.is_rings_turn = !has_room && !is_rings_turn && !state.candidates.is_empty();
         if n != 0 && !state.candidates.is_empty() {
@@ -256,6 +263,7 @@ impl EventSet {
             state.note_kernel_asked(self, n);
         } else if n != 0 && n < taken {
             n = state.take_from_kernel(self, room, n);
+            state.note_kernel_asked(self, n);
         }
         if n != 0 && n < room.len() {
             // The kernel would report all that is ready by now in one wait.
@@ -336,17 +344,23 @@ impl State {
         is_late && (late >= BRIEFLY || self.n_quiet < QUIET || self.has_candidate_to_report(set))
     }
 
-    /// Asks the kernel for events; returns how many there are for the program. Then begins to watch
-    /// members whose streams have found their peers, if `has_found`: what the kernel had to report
-    /// of them is among the events.
-    fn ask_kernel(&mut self, set: &EventSet, room: &mut [epoll_event], has_found: bool) -> usize {
-        if room.is_empty() {
-            return 0;
+    /// Adds the kernel's events to the first `n` of `room`; returns how many there are then. Begins
+    /// to watch members whose streams have found their peers, if `has_found`: what the kernel had
+    /// to report of them is among the events.
+    fn ask_kernel(
+        &mut self,
+        set: &EventSet,
+        room: &mut [epoll_event],
+        n: usize,
+        has_found: bool,
+    ) -> usize {
+        if n == room.len() {
+            return n;
         }
         let found = if has_found { std::mem::take(&mut *lock(&set.found)) } else { Vec::new() };
         let before = |&number: &u32| self.before_ring(set, number).map(|before| (number, before));
         let found: Vec<_> = found.iter().filter_map(before).collect();
-        let n = self.take_from_kernel(set, room, 0);
+        let n = self.take_from_kernel(set, room, n);
         if has_found && n == room.len() {
             // There may be more.
             lock(&set.found).extend(found.iter().map(|(number, _)| number));
@@ -369,12 +383,14 @@ impl State {
         room: &mut [epoll_event],
         mut n: usize,
     ) -> usize {
+        let mut n_found = 0;
         // Each of this library's own two events may have taken the place of another.
         for _ in 0..3 {
             let (first, more) = room.split_at_mut(n);
             let taken = kernel::take(self.fd, more).unwrap_or(0);
             let kept = self.without_own(&mut more[..taken]);
             let is_complete = kept == taken || taken < more.len();
+            n_found += kept;
             for i in 0..kept {
                 let event = more[i];
                 let mut same = first.iter().filter(|other| { other.u64 } == event.u64);
@@ -390,7 +406,7 @@ impl State {
                 break;
             }
         }
-        self.note_kernel_asked(set, n);
+        self.note_kernel_asked(set, n_found);
         n
     }
 
