@@ -384,12 +384,13 @@ impl State {
         mut n: usize,
     ) -> usize {
         let mut n_found = 0;
-        // Each of this library's own two events may have taken the place of another.
-        for _ in 0..3 {
+        // Each of this library's own two events may have taken the place of another, and so may
+        // each event that is there already. The kernel reports in turn, so others come next.
+        for _ in 0..3 + n {
             let (first, more) = room.split_at_mut(n);
             let taken = kernel::take(self.fd, more).unwrap_or(0);
             let kept = self.without_own(&mut more[..taken]);
-            let is_complete = kept == taken || taken < more.len();
+            let (had_room, n_before) = (taken < more.len(), n);
             n_found += kept;
             for i in 0..kept {
                 let event = more[i];
@@ -402,7 +403,7 @@ impl State {
                     n += 1;
                 }
             }
-            if is_complete {
+            if had_room || n - n_before == taken {
                 break;
             }
         }
