@@ -752,6 +752,12 @@ static int merge(struct epoll_event *events, int n)
 	return kept;
 }
 
+/* Whether no other watch has this data: in some programs all have the same, without their places. */
+static int has_own_data(uint64_t data)
+{
+	return (data & 0xffffffff) != 0;
+}
+
 /* Waits until every ready watch has been reported: with room for fewer, as often as that takes. */
 static void run_wait(struct wait *w)
 {
@@ -780,7 +786,7 @@ static void run_wait(struct wait *w)
 			w->is_overrun |= rest[i] != 0xee;
 		for (int i = 0; i < n; i++)
 			for (int j = 0; j < i; j++)
-				w->is_twice |= got[i].data.u64 == got[j].data.u64;
+				w->is_twice |= got[i].data.u64 == got[j].data.u64 && has_own_data(got[i].data.u64);
 		for (int i = 0; i < n && total < (int)COUNT(w->events); i++)
 			w->events[total++] = got[i];
 		if (n < w->most)
