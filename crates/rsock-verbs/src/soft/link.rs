@@ -14,8 +14,9 @@ use super::layout::{DATA, LaneHead, PAGE};
 use super::pd::SoftPd;
 use super::qp::QpCore;
 use super::regions::Regions;
+use super::retired::{Retired, RetiredLane};
 use super::segment::{self, Mapping};
-use super::{Link, RetiredLane, SoftContext};
+use super::{Link, SoftContext};
 use crate::cred::{self, PeerCred};
 use crate::datagram::Sender;
 use crate::error::Error;
@@ -23,6 +24,7 @@ use crate::high_fd::{HighFd, verb};
 use crate::untrusted::{PeerSocket, UntrustedFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
@@ -41,12 +43,10 @@ pub(super) struct Peer {
 pub(super) struct State {
     alloc: Allocator,
     pd: Weak<SoftPd>,
-    /// Live queue pairs, and where their [`LaneHead`]s are.
-    qps: Vec<(Weak<QpCore>, u64)>,
-    /// Lanes of dropped queue pairs, which the peer may still be writing.
-    retired_lanes: Vec<RetiredLane>,
-    /// Withdrawn regions that the peer may still be writing.
-    retired_regions: Vec<(u64, u64)>,
+    /// Live queue pairs by their numbers, and where their [`LaneHead`](super::layout::LaneHead)s
+    /// are.
+    qps: BTreeMap<u32, (Weak<QpCore>, u64)>,
+    retired: Retired,
     /// Pages of ready sets that are gone.
     ready_pages: Vec<u64>,
 }
@@ -205,9 +205,8 @@ impl Link {
             state: Mutex::new(State {
                 alloc: Allocator::new(DATA, own_segment.len()),
                 pd: Weak::new(),
-                qps: Vec::new(),
-                retired_lanes: Vec::new(),
-                retired_regions: Vec::new(),
+                qps: BTreeMap::new(),
+                retired: Retired::default(),
                 ready_pages: Vec::new(),
             }),
             regions: Regions::new(),
@@ -279,7 +278,7 @@ impl Link {
             qp.fail();
         }
         // The retired lanes hold wait lines, which keep this link alive: they are freed now.
-        let freed = self.try_state().map(|mut state| self.reclaim(&mut state));
+        let freed = self.try_state().map(|mut state| self.reclaim_now(&mut state));
         drop(freed);
     }
 
@@ -453,12 +452,16 @@ impl Link {
     pub(super) fn alloc(&self, len: u64) -> Result<u64, Error> {
         self.check_owner()?;
         let mut state = self.state();
-        let freed = self.reclaim(&mut state);
-        let at = state.alloc.alloc(len).ok_or(Error::Exhausted("segment"));
+        let mut freed = self.reclaim(&mut state);
+        let mut at = state.alloc.alloc(len);
+        if at.is_none() {
+            freed.extend(self.reclaim_now(&mut state));
+            at = state.alloc.alloc(len);
+        }
         drop(state);
         // A wait line locks the state when it is dropped.
         drop(freed);
-        at
+        at.ok_or(Error::Exhausted("segment"))
     }
 
     /// Frees pages that are no longer written. They are punched as whole pages, so that the next
@@ -471,7 +474,7 @@ impl Link {
     /// Frees pages that the peer may still be writing, once it no longer can be.
     pub(super) fn retire_region(&self, at: u64, len: u64) {
         let mut state = self.state();
-        state.retired_regions.push((at, len));
+        state.retired.regions.push((at, len));
         let freed = self.reclaim(&mut state);
         drop(state);
         drop(freed);
@@ -512,7 +515,8 @@ impl Link {
     }
 
     pub(super) fn add_qp(&self, qp: &Arc<QpCore>) {
-        self.state().qps.push((Arc::downgrade(qp), qp.head_at()));
+        let entry = (Arc::downgrade(qp), qp.head_at());
+        self.state().qps.insert(qp.number().0, entry);
         self.node.collect_dead_link();
     }
 
@@ -520,8 +524,8 @@ impl Link {
     /// a dead process is removed too.
     pub(super) fn remove_qp(&self, qp: &Arc<QpCore>, rest: RetiredLane) {
         let mut state = self.state();
-        state.qps.retain(|(q, _)| !std::ptr::eq(q.as_ptr(), Arc::as_ptr(qp)));
-        state.retired_lanes.push(rest);
+        state.qps.remove(&qp.number().0);
+        state.retired.lanes.push(rest);
         let freed = self.reclaim(&mut state);
         let is_last = state.qps.is_empty();
         drop(state);
@@ -535,7 +539,7 @@ impl Link {
     /// Keeps the lane of a closed datagram queue until the peer has detached from it.
     pub(super) fn retire_lane(&self, rest: RetiredLane) {
         let mut state = self.state();
-        state.retired_lanes.push(rest);
+        state.retired.lanes.push(rest);
         let freed = self.reclaim(&mut state);
         drop(state);
         drop(freed);
@@ -546,11 +550,21 @@ impl Link {
         self.state().qps.is_empty()
     }
 
+    /// As [`Self::reclaim_now`], if there is enough to reclaim that the search is worth its time.
+    #[must_use]
+    fn reclaim(&self, state: &mut State) -> Vec<RetiredLane> {
+        if state.retired.is_search_due(state.qps.len()) {
+            self.reclaim_now(state)
+        } else {
+            Vec::new()
+        }
+    }
+
     /// Frees retired lanes from which the peer has detached, and retired regions into which no copy
     /// is under way. The caller drops the result after it has unlocked the state, because wait
     /// lines lock it in their own `drop`.
     #[must_use]
-    fn reclaim(&self, state: &mut State) -> Vec<RetiredLane> {
+    fn reclaim_now(&self, state: &mut State) -> Vec<RetiredLane> {
         let is_detached = |lane: &RetiredLane| {
             !self.is_alive()
                 || self.own_segment.at::<LaneHead>(lane.head_at).is_none_or(|head| {
@@ -561,7 +575,7 @@ impl Link {
                         || head.producer.detached.load(Ordering::Acquire) != 0
                 })
         };
-        let freed: Vec<_> = state.retired_lanes.extract_if(.., |lane| is_detached(lane)).collect();
+        let freed: Vec<_> = state.retired.lanes.extract_if(.., |lane| is_detached(lane)).collect();
         for lane in &freed {
             for &(at, len) in &lane.spans {
                 self.own_segment.punch(at, len.next_multiple_of(PAGE));
@@ -569,12 +583,13 @@ impl Link {
             }
             state.alloc.free_block(lane.head_at);
         }
-        if !state.retired_regions.is_empty() && self.is_quiet(state) {
-            for (at, len) in std::mem::take(&mut state.retired_regions) {
+        if !state.retired.regions.is_empty() && self.is_quiet(state) {
+            for (at, len) in std::mem::take(&mut state.retired.regions) {
                 self.own_segment.punch(at, len.next_multiple_of(PAGE));
                 state.alloc.free(at, len);
             }
         }
+        state.retired.note_search(state.qps.len());
         freed
     }
 
@@ -612,13 +627,13 @@ impl Link {
 
 /// Offsets of the heads of all lanes that the peer may be writing.
 fn lane_heads(state: &State) -> impl Iterator<Item = u64> {
-    let live = state.qps.iter().map(|(_, at)| *at);
-    live.chain(state.retired_lanes.iter().map(|lane| lane.head_at))
+    let live = state.qps.values().map(|(_, at)| *at);
+    live.chain(state.retired.lanes.iter().map(|lane| lane.head_at))
 }
 
 /// The live queue pairs, for use without the state's lock.
 fn live_qps(state: &State) -> Vec<Arc<QpCore>> {
-    state.qps.iter().filter_map(|(qp, _)| qp.upgrade()).collect()
+    state.qps.values().filter_map(|(qp, _)| qp.upgrade()).collect()
 }
 
 impl AsFd for Link {

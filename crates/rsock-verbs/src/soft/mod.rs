@@ -36,6 +36,7 @@ mod qp;
 mod queue;
 mod ready_set;
 mod regions;
+mod retired;
 mod segment;
 #[cfg(any(test, fuzzing, feature = "conformance"))]
 pub mod testing;
@@ -62,7 +63,7 @@ use regions::Regions;
 use segment::Mapping;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
-use wait::{OwnedWaitLine, Waiters};
+use wait::Waiters;
 
 /// The shared-memory backend.
 #[derive(Clone, Copy, Debug)]
@@ -119,17 +120,6 @@ pub struct Link {
     peer_segment: Mapping,
     /// This process's segment, which the peer writes.
     own_segment: Mapping,
-}
-
-/// The lane of a dropped queue pair, kept until its peer has detached from it.
-#[derive(Debug)]
-struct RetiredLane {
-    /// [`LaneHead`](layout::LaneHead).
-    head_at: u64,
-    /// Page allocations: offset and length.
-    spans: Vec<(u64, u64)>,
-    /// The wait line that the peer may still ring: held, not used.
-    _wait_line: Arc<OwnedWaitLine>,
 }
 
 /// A completion queue, which polls the queue pair that it was made with.

@@ -20,7 +20,8 @@ use super::layout::{LaneHead, MAX_SLOTS, MIN_SLOTS, REVOKED, STAGE};
 use super::pd::SoftPd;
 use super::queue::{DoneSends, MAX_SGE, RecvQueue};
 use super::wait::{OwnedWaitLine, Waiters};
-use super::{Link, RetiredLane, SoftCq};
+use super::retired::RetiredLane;
+use super::{Link, SoftCq};
 use crate::device::QueuePair;
 use crate::error::{Error, PostError};
 use crate::family::FamilyBox;
@@ -292,6 +293,10 @@ impl Drop for SoftQp {
 }
 
 impl QpCore {
+    pub(super) fn number(&self) -> QpNum {
+        self.number
+    }
+
     pub(super) fn head_at(&self) -> u64 {
         self.location.head_at
     }
