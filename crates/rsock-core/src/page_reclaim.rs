@@ -19,7 +19,7 @@ const BUDGET: usize = 4 << 20;
 /// A round of the clock hand takes at least this long.
 const ROUND: Duration = Duration::from_millis(50);
 /// Ring bytes above which it may take less, and how long it takes then.
-const MANY: usize = 16 << 20;
+const MANY: usize = 8 << 20;
 const SHORT_ROUND: Duration = Duration::from_millis(5);
 /// Growth of a ring is counted in steps of this many bytes.
 pub(crate) const STEP: usize = 32 << 10;

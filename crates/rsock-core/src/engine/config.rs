@@ -1,5 +1,7 @@
 //! Sizes of a stream.
 
+use rsock_verbs::Backend;
+
 /// How messages travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wire {
@@ -16,7 +18,7 @@ pub struct Config {
     pub buf_len: u32,
     /// Number of receive buffers. Two are announced at a time, the others are filled or free.
     pub n_bufs: u8,
-    /// Data messages that may be under way to this end.
+    /// Data messages that may be under way to this end; fewer in memory that is shared.
     pub window: u16,
     /// Largest message to send, in bytes.
     pub max_message: usize,
@@ -46,6 +48,16 @@ impl Default for Config {
 impl Config {
     /// Receives kept beyond the window, for control messages.
     pub(super) const SPARE: u16 = 16;
+
+    /// Most messages under way in shared memory, with the spare ones a page of a lane: the peer is
+    /// as near as another CPU, and more do not make it faster.
+    const MOST_IN_MEMORY: u16 = 48;
+
+    /// The sizes on the device `B`.
+    pub(super) fn on_device<B: Backend>(&self) -> Self {
+        let most = if B::PINS { u16::MAX } else { Self::MOST_IN_MEMORY };
+        Self { window: self.window.min(most), ..*self }
+    }
 
     /// Receives to keep posted.
     pub(super) fn recv_depth(&self) -> u32 {

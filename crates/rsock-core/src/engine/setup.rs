@@ -45,6 +45,7 @@ impl<B: Backend> Preparing<B> {
     /// # Errors
     /// When memory, queues or descriptors run out.
     pub fn new(ctx: &B::Context, path: &B::Path, config: &Config) -> Result<Self, Error> {
+        let config = &config.on_device::<B>();
         let wire = if ctx.attr().write_with_imm { Wire::WriteImm } else { Wire::MsgSend };
         let idle = config.when_idle::<B>();
         let layout = Layout::new(&idle, wire, !B::PINS);

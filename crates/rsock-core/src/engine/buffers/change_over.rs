@@ -13,7 +13,7 @@ impl Layout {
     pub(in crate::engine) fn offset_of(&self, set: &WorkingSet, span: Span) -> usize {
         // The old ring is always the other one.
         let is_short = set.is_short() != span.is_old;
-        span.offset + if is_short { self.ring } else { self.large_ring() }
+        span.offset + if is_short { self.short_ring() } else { self.large_ring() }
     }
 
     /// Bytes that may be written to in all, where `dirty` have been.
@@ -46,7 +46,7 @@ impl<B: Backend> QpStream<B> {
         let layout = &self.resources.layout;
         let (at, buf_len, n_bufs) = match recv.set.is_short() {
             true => (layout.large_ring(), self.config.buf_len, self.config.n_bufs),
-            false => (layout.ring, SHORT_BUF, N_SHORT),
+            false => (layout.short_ring(), SHORT_BUF, N_SHORT),
         };
         let region = &self.resources.region;
         let (region, rkey) = (region.addr().wrapping_add(at as u64), region.rkey());

@@ -13,8 +13,8 @@ pub(in crate::engine) const N_SLOTS: u8 = 2;
 pub(in crate::engine) struct Layout {
     /// One 4-byte word per receive, for [`Wire::MsgSend`]; `words == ring` otherwise.
     pub(in crate::engine) words: usize,
-    /// The receive rings, on cache lines of their own: the short one, if there is one, and the
-    /// large one.
+    /// The receive rings, on cache lines of their own: the large one, which every stream uses first,
+    /// and the short one, if there is one.
     pub(in crate::engine) ring: usize,
     /// Bytes of the short ring.
     short: usize,
@@ -51,12 +51,17 @@ impl Layout {
 
     /// Where the large ring begins.
     pub(in crate::engine) fn large_ring(&self) -> usize {
-        self.ring + self.short
+        self.ring
     }
 
     /// Bytes of the large ring.
     pub(in crate::engine) fn large_len(&self) -> usize {
-        self.len - self.large_ring()
+        self.ring_len() - self.short
+    }
+
+    /// Where the short ring begins.
+    pub(in crate::engine) fn short_ring(&self) -> usize {
+        self.ring + self.large_len()
     }
 
     /// Offset of slot `i` of the target table.
