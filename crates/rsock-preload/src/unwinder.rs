@@ -1,10 +1,10 @@
-//! The unwinder's functions, found in `libgcc_s.so.1` when a panic or a cancellation needs the first.
+//! The unwinder's functions, found in `libgcc_s.so.1` when a panic or a cancellation needs one.
 //!
 //! Were that library needed at load time, the loader would search it for every symbol of the
 //! program's libraries, before their own; a program that lives for a few milliseconds would take
-//! nearly 1 % longer (decision 21). It is opened by name and not linked in, because `pthread_cancel`
-//! opens it, too: an unwinder reads the frames that another one began to unwind only where both
-//! are the same.
+//! nearly 1 % longer (decision 21). It is opened by name and not linked in, because
+//! `pthread_cancel` opens it, too: an unwinder reads the frames that another one began to unwind
+//! only where both are the same.
 //!
 //! Each function of the standard library's `unwind` crate is defined here as a jump to a Rust
 //! function, in assembly, because Rust exports what it defines under a C name, and the program's

@@ -13,8 +13,8 @@ pub(in crate::engine) const N_SLOTS: u8 = 2;
 pub(in crate::engine) struct Layout {
     /// One 4-byte word per receive, for [`Wire::MsgSend`]; `words == ring` otherwise.
     pub(in crate::engine) words: usize,
-    /// The receive rings, on cache lines of their own: the large one, which every stream uses first,
-    /// and the short one, if there is one.
+    /// The receive rings, on cache lines of their own: the large one, which every stream uses
+    /// first, and the short one, if there is one.
     pub(in crate::engine) ring: usize,
     /// Bytes of the short ring.
     short: usize,
