@@ -43,8 +43,7 @@ pub(super) struct Peer {
 pub(super) struct State {
     alloc: Allocator,
     pd: Weak<SoftPd>,
-    /// Live queue pairs by their numbers, and where their [`LaneHead`](super::layout::LaneHead)s
-    /// are.
+    /// Live queue pairs by their numbers, and where their [`LaneHead`]s are.
     qps: BTreeMap<u32, (Weak<QpCore>, u64)>,
     retired: Retired,
     /// Pages of ready sets that are gone.
