@@ -40,6 +40,7 @@ mod process_handoff;
 mod rows;
 mod signal;
 mod slot;
+mod symbol;
 mod sync;
 mod tcp_only;
 mod threads;

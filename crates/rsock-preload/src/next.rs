@@ -10,37 +10,15 @@ use rsock_core::accelerate::note_kernel_call;
 use std::ffi::CStr;
 use std::mem;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// What a C function without a result returns.
 type Nothing = ();
 
-/// A symbol and the address of its next definition, once that is known.
-struct Symbol {
-    name: &'static CStr,
-    at: AtomicPtr<c_void>,
-}
-
-impl Symbol {
-    const fn new(name: &'static CStr) -> Self {
-        Self { name, at: AtomicPtr::new(ptr::null_mut()) }
-    }
-
-    #[inline]
-    fn get(&self) -> *mut c_void {
-        let at = self.at.load(Ordering::Relaxed);
-        if at.is_null() { self.resolve() } else { at }
-    }
-
-    #[cold]
-    fn resolve(&self) -> *mut c_void {
-        // SAFETY: the name is a C string; `RTLD_NEXT` is resolved relative to this library, which
-        // is where the call stands.
-        let at = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
-        // Relaxed: the pointee is code, mapped before this library was.
-        self.at.store(at, Ordering::Relaxed);
-        at
-    }
+/// The next definition of a symbol, or null.
+fn find_next(name: &CStr) -> *mut c_void {
+    // SAFETY: the name is a C string; `RTLD_NEXT` is resolved relative to this library, which is
+    // where the call stands.
+    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
 }
 
 /// The address of a symbol in whatever object comes first, or null.
@@ -52,16 +30,11 @@ pub(crate) fn find_anywhere(name: &CStr) -> *mut c_void {
 macro_rules! next {
     ($($name:ident ($($arg:ident: $ty:ty),*) -> $ret:ty = $missing:expr;)*) => {
         mod symbol {
-            use super::Symbol;
+            use crate::symbol::Symbol;
             $(
                 #[allow(non_upper_case_globals, reason = "named after the C symbol")]
-                pub(super) static $name: Symbol = {
-                    const NAME: &str = concat!(stringify!($name), "\0");
-                    match std::ffi::CStr::from_bytes_with_nul(NAME.as_bytes()) {
-                        Ok(name) => Symbol::new(name),
-                        Err(_) => panic!("a symbol name holds no zero byte"),
-                    }
-                };
+                pub(super) static $name: Symbol =
+                    Symbol::new(concat!(stringify!($name), "\0"));
             )*
         }
 
@@ -73,7 +46,7 @@ macro_rules! next {
             #[allow(dead_code, reason = "few are called by address only")]
             #[inline]
             pub(crate) unsafe fn $name($($arg: $ty),*) -> $ret {
-                let at = symbol::$name.get();
+                let at = symbol::$name.get(find_next);
                 if at.is_null() {
                     errno::set(libc::ENOSYS);
                     return $missing;
@@ -93,14 +66,14 @@ macro_rules! next {
             $(
                 #[allow(dead_code, reason = "few are called by address")]
                 pub(crate) fn $name() -> *mut std::ffi::c_void {
-                    super::symbol::$name.get()
+                    super::symbol::$name.get(super::find_next)
                 }
             )*
         }
 
         /// Looks up every symbol that has not been needed yet.
         pub(crate) fn resolve_all() {
-            $( symbol::$name.get(); )*
+            $( symbol::$name.get(find_next); )*
         }
     };
 }

@@ -10,51 +10,33 @@
 //! function, in assembly, because Rust exports what it defines under a C name, and the program's
 //! own C++ exceptions must not come here.
 
+use crate::symbol::Symbol;
 use libc::{c_int, c_void, uintptr_t};
+use rustix::fd::BorrowedFd;
 use std::arch::global_asm;
 use std::ffi::CStr;
 use std::mem;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A function of the unwinder, and its address once that is known.
-struct Function {
-    name: &'static CStr,
-    at: AtomicPtr<c_void>,
-}
-
-impl Function {
-    const fn new(name: &'static CStr) -> Self {
-        Self { name, at: AtomicPtr::new(ptr::null_mut()) }
+/// The unwinder's function of this name. Ends the process where there is none: a panic cannot go on
+/// without it, nor return.
+fn find_or_abort(name: &CStr) -> *mut c_void {
+    // SAFETY: the name is a C string. The library stays open for good.
+    let library = unsafe { libc::dlopen(c"libgcc_s.so.1".as_ptr(), libc::RTLD_NOW) };
+    let at = if library.is_null() {
+        ptr::null_mut()
+    } else {
+        // SAFETY: the library is open, and the name is a C string.
+        unsafe { libc::dlsym(library, name.as_ptr()) }
+    };
+    if at.is_null() {
+        const MISSING: &[u8] = b"rsock: libgcc_s.so.1, which unwinds the stack, is missing\n";
+        // SAFETY: not -1. Where the number is closed, nothing is written.
+        let stderr = unsafe { BorrowedFd::borrow_raw(libc::STDERR_FILENO) };
+        let _ = rustix::io::write(stderr, MISSING);
+        std::process::abort();
     }
-
-    #[inline]
-    fn get(&self) -> *mut c_void {
-        let at = self.at.load(Ordering::Relaxed);
-        if at.is_null() { self.resolve() } else { at }
-    }
-
-    /// Ends the process where there is no unwinder: a panic cannot go on without it, nor return.
-    #[cold]
-    fn resolve(&self) -> *mut c_void {
-        // SAFETY: the name is a C string. The library stays open for good.
-        let library = unsafe { libc::dlopen(c"libgcc_s.so.1".as_ptr(), libc::RTLD_NOW) };
-        let at = if library.is_null() {
-            ptr::null_mut()
-        } else {
-            // SAFETY: the library is open, and the name is a C string.
-            unsafe { libc::dlsym(library, self.name.as_ptr()) }
-        };
-        if at.is_null() {
-            const MISSING: &[u8] = b"rsock: libgcc_s.so.1, which unwinds the stack, is missing\n";
-            // SAFETY: the bytes are a constant.
-            unsafe { libc::write(libc::STDERR_FILENO, MISSING.as_ptr().cast(), MISSING.len()) };
-            std::process::abort();
-        }
-        // Relaxed: the pointee is code, mapped before its address was known.
-        self.at.store(at, Ordering::Relaxed);
-        at
-    }
+    at
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -78,17 +60,11 @@ macro_rules! unwinder {
         /// # Safety
         /// As that function (Itanium C++ ABI, part I, "Exception Handling").
         unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> $ret {
-            static FUNCTION: Function = {
-                const NAME: &str = concat!($symbol, "\0");
-                match CStr::from_bytes_with_nul(NAME.as_bytes()) {
-                    Ok(name) => Function::new(name),
-                    Err(_) => panic!("a symbol name holds no zero byte"),
-                }
-            };
+            static FUNCTION: Symbol = Symbol::new(concat!($symbol, "\0"));
             // SAFETY: the function has this name, and this is its signature.
             let f = unsafe {
                 mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($ty),*) -> $ret>(
-                    FUNCTION.get(),
+                    FUNCTION.get(find_or_abort),
                 )
             };
             // SAFETY: the caller's promise.
