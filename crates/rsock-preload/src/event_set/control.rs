@@ -84,7 +84,11 @@ pub(crate) fn control(
             (_, None) => None,
         })
     });
+    let is_on_ring = number.and_then(|n| state.members.get(n)).is_some_and(|m| m.ring.is_some());
     drop(state);
+    if !is_on_ring && !matches!(what, Control::Delete) {
+        set.note_kernel_change();
+    }
     if matches!((what, number, &done), (Control::Add(_), None, Ok(Some(Ok(()))))) {
         kernel_watch::follow_adoption(set, fd);
     }

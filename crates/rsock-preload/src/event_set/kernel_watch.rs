@@ -46,8 +46,11 @@ pub(crate) unsafe fn control_by_kernel(
     match op {
         _ if result != 0 => change.undo(),
         libc::EPOLL_CTL_DEL => change.end_unwatched(),
-        // SAFETY: the kernel has read it in the call before this one, as the caller promises.
-        _ => change.end_watched(watch, unsafe { event.read_unaligned() }),
+        _ => {
+            set.note_kernel_change();
+            // SAFETY: the kernel has read it in the call before this one, as the caller promises.
+            change.end_watched(watch, unsafe { event.read_unaligned() });
+        }
     }
     drop(section);
     if op == libc::EPOLL_CTL_ADD && result == 0 {
@@ -82,7 +85,7 @@ fn hold_adopted(set: &'static EventSet, fd: c_int) {
 /// The program has shut down a direction of `fd`: the next wait of its set asks the kernel.
 pub(super) fn note_changed(fd: c_int) {
     if let Some(set) = watched::kernel_watch_of(fd).and_then(set_of) {
-        set.lock().kernel_asked = None;
+        set.note_kernel_change();
     }
 }
 

@@ -24,6 +24,7 @@ mod news;
 mod own_fds;
 mod polled;
 mod report;
+mod reported;
 mod ring;
 mod shared;
 mod wait;
@@ -44,6 +45,7 @@ use crate::{errno, fdtable, guard};
 use libc::{c_int, c_uint};
 use members::Members;
 use own_fds::OwnFds;
+use reported::Reported;
 use rsock_core::accelerate::{WatchId, on_path_found};
 use rsock_core::interrupt::Section;
 use rustix::fd::RawFd;
@@ -74,6 +76,8 @@ pub(crate) struct EventSet {
     /// Members whose streams have found their peers since the last wait.
     found: Mutex<Vec<u32>>,
     has_found: AtomicBool,
+    /// The program has changed what the kernel watches in the set: the next wait asks the kernel.
+    has_kernel_change: AtomicBool,
     /// The kernel alone serves the set, or is to serve it as soon as it can: another process has
     /// the set too, or the library may not put its own sets between it and another.
     is_shared: AtomicBool,
@@ -118,8 +122,8 @@ struct State {
     /// Threads have slept in `poll` over the set, or over a set that it is in: they rely on its
     /// doorbell, and are not counted.
     is_polled: bool,
-    /// A member has gone back to the kernel's set, which may have events of it.
-    has_left_ring: bool,
+    /// What this wait has reported so far and the kernel may report once more.
+    reported: Reported,
     /// The next wait looks at the rings before it asks the kernel.
     is_rings_turn: bool,
     /// The data of members that have proxies, by their descriptors.
@@ -308,6 +312,7 @@ impl EventSet {
             n_sleepers: AtomicU32::new(0),
             found: Mutex::default(),
             has_found: AtomicBool::new(false),
+            has_kernel_change: AtomicBool::new(false),
             is_shared: AtomicBool::new(false),
             state: Mutex::default(),
         }
@@ -330,6 +335,11 @@ impl EventSet {
     /// Whether the library watches a member.
     fn is_watching(&self) -> bool {
         self.n_watched.load(Ordering::Acquire) != 0
+    }
+
+    /// Notes that the program has changed what the kernel watches.
+    fn note_kernel_change(&self) {
+        self.has_kernel_change.store(true, Ordering::Release);
     }
 
     fn has_proxies(&self) -> bool {
@@ -365,7 +375,7 @@ impl State {
         self.impatient.clear();
         self.check_at = None;
         self.is_polled = false;
-        self.has_left_ring = false;
+        self.reported = Reported::default();
         self.is_rings_turn = false;
         if self.is_inherited {
             // They belong to the parent.

@@ -508,12 +508,19 @@ impl State {
         let (fd, data) = (member.fd, member.data);
         let done = match ring.announced_by.has_entry() {
             true => kernel::modify(self.fd, fd, events, data),
-            false => kernel::add(self.fd, fd, events, data),
+            false => match kernel::add(self.fd, fd, events, data) {
+                // A process that has the set from a fork has put it back already.
+                Err(e) if e.raw_os_error() == Some(libc::EEXIST) => {
+                    kernel::modify(self.fd, fd, events, data)
+                }
+                added => added,
+            },
         };
         match done {
             Ok(()) => {
                 log::line(format_args!("fd {fd}: back in its epoll set"));
-                self.has_left_ring = true;
+                let is_reported = member.reported_in == self.turn;
+                self.reported.note_left_ring(is_reported.then_some(data));
             }
             Err(e) => {
                 log::line(format_args!("fd {fd}: not put back into its epoll set yet: {e}"));

@@ -9,7 +9,7 @@ use super::{
     stream_of,
 };
 use crate::slot::Handle;
-use crate::{epoll_interest, errno};
+use crate::errno;
 use libc::{c_int, epoll_event};
 use rsock_core::accelerate::{PolledSet, StreamRef, spin_until};
 use rsock_core::interrupt::{Section, Watch};
@@ -164,7 +164,7 @@ impl EventSet {
     fn collect(&self, fd: RawFd, room: &mut [epoll_event], asks_kernel: bool) -> usize {
         let mut state = self.lock();
         state.fd = fd;
-        state.turn += 1;
+        state.begin_turn();
         state.take_announced(self);
         let mut n = 0;
         let has_found = self.has_found.load(Ordering::Acquire);
@@ -189,7 +189,7 @@ impl EventSet {
             state.take_announced(self);
             n += state.look_at_candidates(self, &mut room[n..]);
         }
-        if std::mem::take(&mut state.has_left_ring) {
+        if state.reported.take_left_ring() {
             n = state.ask_kernel(self, room, n, false);
         }
         state.is_rings_turn = !has_room && !is_rings_turn && !state.candidates.is_empty();
@@ -256,20 +256,27 @@ impl EventSet {
     /// returned, and adds what the rings have, if there are others; returns how many there are.
     fn after_sleep(&self, room: &mut [epoll_event], taken: usize) -> usize {
         let mut state = self.lock();
-        let mut n = state.without_own(&mut room[..taken]);
-        // Where there was no room for others beside this library's own, the next wait that finds
-        // nothing on the rings asks for them.
-        if taken < room.len() || n == 0 {
+        state.begin_turn();
+        let n = state.without_own(&mut room[..taken]);
+        let fd = state.fd;
+        let mut n = state.reported.keep_new(fd, &mut room[..n]);
+        // Where there was no room for others beside this library's own, the next look asks for
+        // them.
+        if taken < room.len() {
             state.note_kernel_asked(self, n);
-        } else if n != 0 && n < taken {
+        } else if n == 0 {
+            state.kernel_asked = None;
+        } else if n < taken {
             n = state.take_from_kernel(self, room, n);
             state.note_kernel_asked(self, n);
         }
         if n != 0 && n < room.len() {
             // The kernel would report all that is ready by now in one wait.
-            state.turn += 1;
             state.take_announced(self);
             n += state.look_at_candidates(self, &mut room[n..]);
+            if state.reported.take_left_ring() {
+                n = state.ask_kernel(self, room, n, false);
+            }
         }
         n
     }
@@ -283,6 +290,12 @@ impl EventSet {
 }
 
 impl State {
+    /// A wait begins to look.
+    fn begin_turn(&mut self) {
+        self.turn += 1;
+        self.reported.clear();
+    }
+
     /// For how long a thread may sleep, without a limit if none.
     pub(super) fn longest_sleep(&self) -> Option<Duration> {
         let brief = (!self.impatient.is_empty()).then_some(BRIEFLY);
@@ -339,6 +352,11 @@ impl State {
     /// Whether the kernel is to be asked before the rings. A thread that finds nothing asks it by
     /// its sleep, which is enough where the kernel had nothing lately.
     fn is_kernel_due(&mut self, set: &EventSet) -> bool {
+        if set.has_kernel_change.load(Ordering::Relaxed)
+            && set.has_kernel_change.swap(false, Ordering::AcqRel)
+        {
+            return true;
+        }
         let late = self.kernel_asked.map_or(BRIEFLY, |asked| asked.elapsed());
         let is_late = late >= ASK_KERNEL;
         is_late && (late >= BRIEFLY || self.n_quiet < QUIET || self.has_candidate_to_report(set))
@@ -387,23 +405,14 @@ impl State {
         // Each of this library's own two events may have taken the place of another, and so may
         // each event that is there already. The kernel reports in turn, so others come next.
         for _ in 0..3 + n {
-            let (first, more) = room.split_at_mut(n);
+            let more = &mut room[n..];
             let taken = kernel::take(self.fd, more).unwrap_or(0);
             let kept = self.without_own(&mut more[..taken]);
-            let (had_room, n_before) = (taken < more.len(), n);
+            let n_new = self.reported.keep_new(self.fd, &mut more[..kept]);
+            let had_room = taken < more.len();
             n_found += kept;
-            for i in 0..kept {
-                let event = more[i];
-                let mut same = first.iter().filter(|other| { other.u64 } == event.u64);
-                // A level comes again at once, but several watches may have the same data.
-                let is_again = same.any(|other| { other.events } == event.events)
-                    && !epoll_interest::have_several(self.fd, event.u64);
-                if !is_again {
-                    more[n - first.len()] = event;
-                    n += 1;
-                }
-            }
-            if had_room || n - n_before == taken {
+            n += n_new;
+            if had_room || n_new == taken {
                 break;
             }
         }
