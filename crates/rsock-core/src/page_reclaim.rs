@@ -7,14 +7,19 @@
 //! timer and no thread: a stream whose ring grows does this work for the others, by a clock
 //! algorithm. Rings in constant use keep their pages, even above the budget: the clock hand goes
 //! round slowly enough for each of them to be used meanwhile.
+//!
+//! Most streams of a process with thousands are *light*: they keep two pages, one of the ring and
+//! one of the receive queue. To release and allocate these costs as much as some messages, so light
+//! rings have a budget of their own and keep their pages until they have rested for longer.
 
+use crate::sys;
 use rsock_verbs::family;
 use std::fmt::Debug;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Ring bytes that a process may keep before pages are reclaimed.
+/// Ring bytes that a process may keep before pages are reclaimed: of light rings, and of others.
 const BUDGET: usize = 4 << 20;
 /// A round of the clock hand takes at least this long.
 const ROUND: Duration = Duration::from_millis(50);
@@ -23,6 +28,10 @@ const MANY: usize = 8 << 20;
 const SHORT_ROUND: Duration = Duration::from_millis(5);
 /// Growth of a ring is counted in steps of this many bytes.
 pub(crate) const STEP: usize = 32 << 10;
+/// What a light ring, of less than [`STEP`], is counted as.
+const LIGHT: usize = 8 << 10;
+/// Milliseconds that a light ring rests before its pages are reclaimed.
+const LIGHT_REST: u32 = 500;
 /// Streams examined per step, so that a step takes a bounded time.
 const EXAMINED_PER_STEP: usize = 32;
 
@@ -36,12 +45,45 @@ pub(crate) trait Reclaimable: Debug + Send + Sync {
 }
 
 /// The usage of one ring. Private to the process.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct RingUsage {
     /// Whether the ring was used since the clock hand last passed.
     used: AtomicBool,
-    /// Bytes of the ring that are part of [`TOTAL`].
+    /// The [`sys::tick`] at which the clock hand last found the ring used.
+    last_used: AtomicU32,
+    /// Bytes of the ring that are part of a [`Total`].
     counted: AtomicUsize,
+    /// Bytes in use at which they are counted next.
+    next: AtomicUsize,
+}
+
+/// Bytes that rings of one kind are taken to occupy in this process.
+#[derive(Debug)]
+struct Total(AtomicUsize);
+
+impl Total {
+    /// The total that a ring of `counted` bytes is part of.
+    fn of(counted: usize) -> &'static Self {
+        if counted < STEP { &LIGHT_TOTAL } else { &HEAVY_TOTAL }
+    }
+
+    fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn add(&self, bytes: usize) {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Saturating, because a fork resets the total and not the counts of the streams.
+    fn sub(&self, bytes: usize) {
+        let less = |total: usize| Some(total.saturating_sub(bytes));
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
+    fn is_over_budget(&self) -> bool {
+        self.get() > BUDGET
+    }
 }
 
 #[derive(Debug)]
@@ -59,8 +101,8 @@ pub(crate) struct Registry {
 /// Smallest number of entries that are searched for closed streams.
 const PRUNE: usize = 64;
 
-/// Bytes that this process's rings are taken to occupy.
-static TOTAL: AtomicUsize = AtomicUsize::new(0);
+static LIGHT_TOTAL: Total = Total(AtomicUsize::new(0));
+static HEAVY_TOTAL: Total = Total(AtomicUsize::new(0));
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry::new(0));
 
 impl Registry {
@@ -68,11 +110,10 @@ impl Registry {
         Self { owner, streams: Vec::new(), hand: 0, began: None, prune_at: PRUNE }
     }
 
-    /// Moves the hand on to the next stream, while rings occupy `total` bytes. `None` if it is too
-    /// early for another round.
-    fn next(&mut self, total: usize) -> Option<usize> {
+    /// Moves the hand on to the next stream. `None` if it is too early for another round.
+    fn next(&mut self) -> Option<usize> {
         if self.hand >= self.streams.len() {
-            let round = if total > MANY { SHORT_ROUND } else { ROUND };
+            let round = if HEAVY_TOTAL.get() > MANY { SHORT_ROUND } else { ROUND };
             if self.began.is_some_and(|began| began.elapsed() < round) {
                 return None;
             }
@@ -120,40 +161,81 @@ pub(crate) fn register(stream: Weak<dyn Reclaimable>) {
     if registry.owner != here {
         // A forked child leaves inherited streams to the process that made them.
         *registry = Registry::new(here);
-        TOTAL.store(0, Ordering::Relaxed);
+        LIGHT_TOTAL.0.store(0, Ordering::Relaxed);
+        HEAVY_TOTAL.0.store(0, Ordering::Relaxed);
     }
     registry.add(stream);
 }
 
 impl RingUsage {
+    /// Of a ring that has never been written.
+    pub(crate) const fn new() -> Self {
+        Self {
+            used: AtomicBool::new(false),
+            last_used: AtomicU32::new(0),
+            counted: AtomicUsize::new(0),
+            next: AtomicUsize::new(1),
+        }
+    }
+
     /// Notes that `bytes` of the ring are in use now. The caller may round to [`STEP`].
     #[inline]
     pub(crate) fn note(&self, bytes: usize) {
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);
         }
-        if bytes >= self.counted.load(Ordering::Relaxed) + STEP {
+        if bytes >= self.next.load(Ordering::Relaxed) {
             self.grow(bytes);
         }
     }
 
     #[cold]
     fn grow(&self, bytes: usize) {
-        let old = self.counted.swap(bytes, Ordering::Relaxed);
-        let total = TOTAL.fetch_add(bytes.saturating_sub(old), Ordering::Relaxed);
-        if total + bytes.saturating_sub(old) > BUDGET {
+        let (counted, next) =
+            if bytes < STEP { (LIGHT, STEP) } else { (bytes, bytes.saturating_add(STEP)) };
+        self.next.store(next, Ordering::Relaxed);
+        let old = self.counted.swap(counted, Ordering::Relaxed);
+        Total::of(old).sub(old);
+        let total = Total::of(counted);
+        total.add(counted);
+        if total.is_over_budget() {
             sweep();
         }
     }
 
     /// Notes that no byte of the ring is in use any more. Returns how many were.
     pub(crate) fn clear(&self) -> usize {
+        self.next.store(1, Ordering::Relaxed);
         let old = self.counted.swap(0, Ordering::Relaxed);
-        // Saturating, because a fork resets the total and not the counts of the streams.
-        let _ = TOTAL
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |t| Some(t.saturating_sub(old)));
+        Total::of(old).sub(old);
         old
     }
+
+    /// Whether the clock hand, which passes at `now`, is to have the ring's pages released.
+    fn is_due(&self, now: u32) -> bool {
+        let counted = self.counted.load(Ordering::Relaxed);
+        if counted == 0 {
+            return false;
+        }
+        if self.used.swap(false, Ordering::Relaxed) {
+            self.last_used.store(now, Ordering::Relaxed);
+            return false;
+        }
+        let rested = now.wrapping_sub(self.last_used.load(Ordering::Relaxed));
+        Total::of(counted).is_over_budget() && (counted >= STEP || rested >= LIGHT_REST)
+    }
+}
+
+/// Bytes that this process's rings are taken to occupy.
+#[cfg(test)]
+pub(crate) fn total() -> usize {
+    LIGHT_TOTAL.get() + HEAVY_TOTAL.get()
+}
+
+/// Whether light rings are to be reclaimed.
+#[cfg(test)]
+pub(crate) fn are_light_rings_over_budget() -> bool {
+    LIGHT_TOTAL.is_over_budget()
 }
 
 impl Drop for RingUsage {
@@ -162,35 +244,27 @@ impl Drop for RingUsage {
     }
 }
 
-/// Bytes that this process's rings are taken to occupy.
-#[cfg(test)]
-pub(crate) fn total() -> usize {
-    TOTAL.load(Ordering::Relaxed)
-}
-
 /// Moves the clock hand on and reclaims rings that were not used since it last passed, until the
-/// budget is kept or [`EXAMINED_PER_STEP`] streams were examined.
+/// budgets are kept or [`EXAMINED_PER_STEP`] streams were examined.
 fn sweep() {
     let Ok(mut registry) = REGISTRY.try_lock() else { return };
     if registry.owner != family::process().0 {
         return;
     }
+    let now = sys::tick();
     for _ in 0..EXAMINED_PER_STEP.min(2 * registry.streams.len()) {
-        let total = TOTAL.load(Ordering::Relaxed);
-        if total <= BUDGET || registry.streams.is_empty() {
+        if !LIGHT_TOTAL.is_over_budget() && !HEAVY_TOTAL.is_over_budget() {
             return;
         }
-        let Some(at) = registry.next(total) else { return };
+        let Some(at) = registry.next() else { return };
         let Some(stream) = registry.streams[at].upgrade() else {
             registry.streams.swap_remove(at);
             registry.hand = at;
             continue;
         };
-        let usage = stream.usage();
-        if usage.counted.load(Ordering::Relaxed) == 0 || usage.used.swap(false, Ordering::Relaxed) {
-            continue;
+        if stream.usage().is_due(now) {
+            stream.reclaim();
         }
-        stream.reclaim();
     }
 }
 
@@ -199,7 +273,7 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    #[derive(Debug, Default)]
+    #[derive(Debug)]
     struct Idle(RingUsage);
 
     impl Reclaimable for Idle {
@@ -216,7 +290,7 @@ mod tests {
     fn entries_of_closed_streams_are_removed_from_the_registry() {
         let mut registry = Registry::new(1);
         let open = |registry: &mut Registry| {
-            let stream: Arc<dyn Reclaimable> = Arc::new(Idle::default());
+            let stream: Arc<dyn Reclaimable> = Arc::new(Idle(RingUsage::new()));
             registry.add(Arc::downgrade(&stream));
             stream
         };
@@ -234,5 +308,25 @@ mod tests {
             drop(open(&mut registry));
         }
         assert!(registry.streams.len() <= PRUNE && registry.streams.capacity() <= 2 * PRUNE);
+    }
+
+    #[test]
+    fn a_light_ring_is_due_after_a_long_rest_and_a_heavy_one_after_a_round() {
+        // What other tests of this process count does not take these below their budgets.
+        let many: Vec<_> = (0..2 * BUDGET / LIGHT).map(|_| RingUsage::new()).collect();
+        many.iter().for_each(|usage| usage.note(1));
+        let (light, heavy) = (RingUsage::new(), RingUsage::new());
+        light.note(1);
+        heavy.note(2 * BUDGET);
+        assert!(!light.is_due(7) && !heavy.is_due(7), "both were used");
+        assert!(!light.is_due(6 + LIGHT_REST) && heavy.is_due(6 + LIGHT_REST));
+        assert!(light.is_due(7 + LIGHT_REST));
+        light.note(1);
+        assert!(!light.is_due(8 + LIGHT_REST), "it was used again");
+        light.note(STEP);
+        assert!(!light.is_due(9 + LIGHT_REST));
+        assert!(light.is_due(9 + LIGHT_REST), "it is heavy now");
+        assert_eq!(light.clear(), STEP);
+        assert!(!light.is_due(0), "it has nothing");
     }
 }

@@ -149,13 +149,6 @@ pub trait MemoryRegion: Debug + Send + Sync {
     /// Gives the pages under `offset..offset + len` back to the system; they read as zero after.
     /// Only whole pages are given back. A hint: devices that pin memory do nothing.
     fn punch(&self, offset: usize, len: usize);
-    /// Runs `f` while no peer writes into the region: their requests wait meanwhile, so `f` is
-    /// short. Returns false, without running `f`, if a peer is writing now or the device cannot
-    /// keep peers out.
-    fn exclusively(&self, f: &mut dyn FnMut()) -> bool {
-        let _ = f;
-        false
-    }
 }
 
 /// Why a parked thread runs again.
@@ -178,6 +171,19 @@ pub trait CompletionQueue<B: Backend>: Debug + Send + Sync {
     /// Whether `poll` would likely find something. Cheap (on the soft device a load), may be wrong
     /// both ways for a moment, and takes no lock: for spinning.
     fn is_ready(&self) -> bool;
+
+    /// Runs `f` while the peers of this queue's queue pairs write nothing, neither messages nor
+    /// memory: their requests wait meanwhile, so `f` is short. Returns false, without running `f`,
+    /// if a peer is writing now or the device cannot keep peers out. One caller at a time: the one
+    /// that may [`Self::poll`].
+    fn exclusively(&self, f: &mut dyn FnMut()) -> bool {
+        let _ = f;
+        false
+    }
+
+    /// Gives memory in which messages arrive back to the system, if none has arrived. Called inside
+    /// [`Self::exclusively`]. A hint, as [`MemoryRegion::punch`] is.
+    fn punch(&self) {}
 
     /// Asks for one ring of `bell` at the next completion, until [`Self::disarm`]. Returns false if
     /// the queue is already ready (then nothing was armed), or has no room for another bell (then

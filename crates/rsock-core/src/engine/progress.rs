@@ -64,7 +64,7 @@ impl<B: Backend> QpStream<B> {
             WcOp::Recv if self.resources.wire == Wire::MsgSend && wc.len == 4 => {
                 let slot = usize::try_from(wc.id.0).unwrap_or(0);
                 let mut word = [0; 4];
-                self.resources.region.copy_out(self.resources.layout.words + 4 * slot, &mut word);
+                self.resources.table.copy_out(self.resources.layout.words + 4 * slot, &mut word);
                 u32::from_ne_bytes(word)
             }
             WcOp::Recv => return self.ring.shared.mail.fail(libc::EPROTO),

@@ -136,7 +136,7 @@ impl<B: Backend> QpStream<B> {
         let index = checked_index(index, entries.len())?;
         let at = iomap_table_offset(N_SLOTS.into()) + index * IOMAP_ENTRY;
         let mut bytes = [0; IOMAP_ENTRY];
-        self.resources.region.copy_out(at, &mut bytes);
+        self.resources.table.copy_out(at, &mut bytes);
         entries[index] = IomapEntry::from_table_bytes(&bytes);
         Ok(())
     }

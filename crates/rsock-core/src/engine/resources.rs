@@ -20,7 +20,10 @@ pub(super) struct Resources<B: Backend> {
     /// First: nothing may arrive once the region is freed.
     pub(super) qp: B::Qp,
     pub(super) cq: Arc<B::Cq>,
+    /// The receive rings, and on devices that pin memory the table, too.
     pub(super) region: Arc<B::Mr>,
+    /// The target table and the message words.
+    pub(super) table: Arc<B::Mr>,
     pub(super) layout: Layout,
     pub(super) wire: Wire,
     /// Keeps the protection domain, and with it the peer's mapping.
@@ -36,12 +39,12 @@ impl<B: Backend> Resources<B> {
             Wire::MsgSend => {
                 let at = (self.layout.words + 4 * i as usize) as u64;
                 let word = Sge {
-                    addr: self.region.addr().wrapping_add(at).0,
+                    addr: self.table.addr().wrapping_add(at).0,
                     len: 4,
-                    lkey: self.region.lkey(),
+                    lkey: self.table.lkey(),
                 };
                 let wr = RecvWr { id: WrId(i.into()), sges: &[word] };
-                // SAFETY: the word lies in `self.region`, which is declared after `self.qp` and so
+                // SAFETY: the word lies in `self.table`, which is declared after `self.qp` and so
                 // dropped later: it stays registered as long as the receive can complete.
                 unsafe { self.qp.post_recv(&wr) }
             }

@@ -146,7 +146,7 @@ impl<B: Backend> QpStream<B> {
                 self.ring.shared.mail.fail(libc::EPROTO);
                 break;
             }
-            self.resources.region.copy_in(at, &EMPTY_SLOT);
+            self.resources.table.copy_in(at, &EMPTY_SLOT);
         }
         true
     }
@@ -157,9 +157,9 @@ impl<B: Backend> QpStream<B> {
         let mut entry = EMPTY_SLOT;
         let (lower, upper) = entry.split_at_mut(TABLE_ENTRY / 2);
         // The upper word first, as `from_slot` says.
-        self.resources.region.copy_out(at + lower.len(), upper);
+        self.resources.table.copy_out(at + lower.len(), upper);
         fence(Ordering::Acquire);
-        self.resources.region.copy_out(at, lower);
+        self.resources.table.copy_out(at, lower);
         RemoteSge::from_slot(&entry)
     }
 

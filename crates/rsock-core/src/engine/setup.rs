@@ -50,7 +50,12 @@ impl<B: Backend> Preparing<B> {
         let idle = config.when_idle::<B>();
         let layout = Layout::new(&idle, wire, !B::PINS);
         let pd = ctx.alloc_pd(path)?;
-        let region = pd.alloc_mr(layout.len, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let region = Arc::new(pd.alloc_mr(layout.len, access)?);
+        let table = match layout.has_own_ring() {
+            true => Arc::new(pd.alloc_mr(layout.table_end, access)?),
+            false => Arc::clone(&region),
+        };
         let depth = config.recv_depth();
         let max_inline = ctx.attr().max_inline;
         // A message is copied while it is posted, so it is no longer than one post copies.
@@ -76,10 +81,9 @@ impl<B: Backend> Preparing<B> {
             first_len: idle.buf_len,
         });
         for i in 0..usize::from(N_SLOTS) {
-            region.copy_in(Layout::slot(i), &EMPTY_SLOT);
+            table.copy_in(Layout::slot(i), &EMPTY_SLOT);
         }
-        let region = Arc::new(region);
-        let resources = Resources { qp, cq, region, layout, wire, pd, path: path.clone() };
+        let resources = Resources { qp, cq, region, table, layout, wire, pd, path: path.clone() };
         for i in 0..depth {
             resources.post_receive(i).map_err(|_| Error::Exhausted("receive queue"))?;
         }
@@ -98,8 +102,8 @@ impl<B: Backend> Preparing<B> {
             credits,
             target_iomap_size: rsock_proto::iomap_size_to_wire(self.config.iomap_slots.into()),
             target_sgl: RemoteSge {
-                addr: self.resources.region.addr(),
-                key: self.resources.region.rkey(),
+                addr: self.resources.table.addr(),
+                key: self.resources.table.rkey(),
                 len: N_SLOTS.into(),
             },
             data_buf,
@@ -152,7 +156,7 @@ impl<B: Backend> Preparing<B> {
             region: Arc::clone(&self.resources.region),
             cq: Arc::clone(&self.resources.cq),
             layout: self.resources.layout,
-            usage: RingUsage::default(),
+            usage: RingUsage::new(),
         });
         if !B::PINS {
             if !family::is_forking() {

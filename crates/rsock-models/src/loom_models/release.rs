@@ -16,24 +16,17 @@ use super::explore;
 use copy_guard::CopyGuard;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
-use loom::sync::atomic::AtomicU32;
 use loom::thread;
 use primitive::{Loom, Platform};
 use slot::Slot;
-use std::sync::atomic::Ordering;
-
-const KEY: u32 = 5;
-/// In place of the key: senders try again later.
-const PAUSED: u32 = 1;
 
 struct Ring {
-    key: AtomicU32,
     guard: CopyGuard<Loom>,
     slot: Slot<Loom>,
     memory: UnsafeCell<u32>,
 }
 
-// SAFETY: the memory is handed over by key, guard word and slot; that is what is tested.
+// SAFETY: the memory is handed over by guard and slot; that is what is tested.
 unsafe impl Sync for Ring {}
 // SAFETY: as for `Sync`.
 unsafe impl Send for Ring {}
@@ -42,7 +35,6 @@ unsafe impl Send for Ring {}
 fn released_pages_hold_no_byte_that_the_peer_has_written() {
     explore(|| {
         let ring = Arc::new(Ring {
-            key: AtomicU32::new(KEY),
             guard: CopyGuard::fresh(),
             slot: Slot::fresh(),
             memory: UnsafeCell::new(0),
@@ -52,12 +44,10 @@ fn released_pages_hold_no_byte_that_the_peer_has_written() {
             thread::spawn(move || {
                 let mut count = 0;
                 let mut is_sent = false;
-                // A paused region is tried again once; the owner is done by then, or this one gives
-                // up.
+                // A paused sender tries again once; the owner is done by then, or this one gives up.
                 for _ in 0..2 {
-                    ring.guard.begin(&mut count, Loom::fence);
-                    if ring.key.load(Ordering::Acquire) == KEY {
-                        // SAFETY: busy, and the key is there.
+                    if ring.guard.begin(&mut count, Loom::fence) {
+                        // SAFETY: the guard is begun, and not paused.
                         ring.memory.with_mut(|memory| unsafe { *memory = 7 });
                         ring.slot.publish(0, 0, 0, &[0; 6]);
                         is_sent = true;
@@ -75,12 +65,12 @@ fn released_pages_hold_no_byte_that_the_peer_has_written() {
             false,
             || ring.slot.is_published(0),
             |punch| {
-                ring.key.store(PAUSED, Ordering::Release);
+                ring.guard.pause();
                 Loom::fence();
                 if ring.guard.is_quiet() {
                     punch();
                 }
-                ring.key.store(KEY, Ordering::Release);
+                ring.guard.resume();
             },
             // SAFETY: the sender is kept out.
             || ring.memory.with_mut(|memory| unsafe { *memory = 0 }),

@@ -8,8 +8,8 @@ use super::{
     BRIEFLY, EventSet, PolledEventSet, State, in_core, kernel, lock, needs_library, report,
     stream_of,
 };
-use crate::slot::Handle;
 use crate::errno;
+use crate::slot::Handle;
 use libc::{c_int, epoll_event};
 use rsock_core::accelerate::{PolledSet, StreamRef, spin_until};
 use rsock_core::interrupt::{Section, Watch};

@@ -38,8 +38,11 @@ const CHUNK: usize = 64 << 20;
 const SMALL_CHUNK: usize = 1 << 20;
 const ALIGN: usize = 128;
 const PAGE: usize = 4096;
-/// Size classes are powers of two from 128 bytes; class `i` holds `128 << i`.
-const CLASSES: usize = 20;
+/// Blocks of up to so many bytes come in multiples of [`ALIGN`], larger ones in powers of two.
+const SMALL: usize = 2048;
+/// Size classes of small blocks, and of all.
+const SMALL_CLASSES: usize = SMALL / ALIGN;
+const CLASSES: usize = SMALL_CLASSES + 15;
 
 #[derive(Debug)]
 struct Arena {
@@ -95,17 +98,33 @@ fn arena() -> MutexGuard<'static, Option<Arena>> {
     ARENA.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The size class of a block for `bytes`, which are not 0.
 fn class_of(bytes: usize) -> usize {
-    (bytes.max(ALIGN).next_power_of_two() / ALIGN).trailing_zeros() as usize
+    if bytes <= SMALL {
+        return (bytes - 1) / ALIGN;
+    }
+    let doublings = (bytes.next_power_of_two() / SMALL).trailing_zeros();
+    SMALL_CLASSES - 1 + doublings as usize
+}
+
+/// Bytes of the blocks of a class.
+fn size_of_class(class: usize) -> usize {
+    match (class + 1).checked_sub(SMALL_CLASSES) {
+        Some(doublings) => SMALL << doublings,
+        None => (class + 1) * ALIGN,
+    }
 }
 
 /// A block of zeros. Pages that were never used, or were given back, are not touched.
 fn allocate(bytes: usize) -> Option<NonNull<u8>> {
+    if bytes == 0 {
+        return NonNull::new(ptr::without_provenance_mut(ALIGN));
+    }
     let class = class_of(bytes);
     if class >= CLASSES || is_forking() {
         return None;
     }
-    let size = ALIGN << class;
+    let size = size_of_class(class);
     let mut slot = arena();
     let here = process();
     if slot.as_ref().is_none_or(|a| a.owner != here) {
@@ -130,10 +149,10 @@ fn allocate(bytes: usize) -> Option<NonNull<u8>> {
 
 fn release(at: NonNull<u8>, bytes: usize, created: (ProcessId, u32)) {
     // A block that lived through a fork may still be in use on the other side.
-    if created != (process(), forks()) || is_forking() {
+    if created != (process(), forks()) || is_forking() || bytes == 0 {
         return;
     }
-    clear(at, ALIGN << class_of(bytes));
+    clear(at, size_of_class(class_of(bytes)));
     if let Some(arena) = arena().as_mut()
         && arena.owner == created.0
     {
@@ -279,6 +298,18 @@ impl<T: FamilySafe> fmt::Debug for FamilySlice<T> {
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU64, Ordering};
+
+    #[test]
+    fn a_block_is_the_smallest_of_a_class_that_holds_it() {
+        for class in 0..CLASSES {
+            let size = size_of_class(class);
+            assert!(class_of(size) == class && class_of(size - 1) == class);
+            assert_eq!(class_of(size + 1), class + 1);
+            assert!(size.is_multiple_of(ALIGN));
+        }
+        assert_eq!([1, 128, 129, 768, 2048, 2049, 5000].map(class_of), [0, 0, 1, 5, 15, 16, 17]);
+        assert_eq!(size_of_class(17), 8192);
+    }
 
     #[test]
     fn a_forked_child_writes_what_its_parent_reads() {

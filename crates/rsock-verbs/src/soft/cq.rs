@@ -101,6 +101,17 @@ impl CompletionQueue<Soft> for SoftCq {
         self.waiters.wake_all();
     }
 
+    fn exclusively(&self, f: &mut dyn FnMut()) -> bool {
+        // A forked child must not pause a queue that it shares with its parent, even for a moment.
+        self.is_unshared() && self.qp().is_some_and(|qp| qp.exclusively(f))
+    }
+
+    fn punch(&self) {
+        if let Some(qp) = self.qp() {
+            qp.punch_lane();
+        }
+    }
+
     fn is_peer_elsewhere(&self) -> Option<bool> {
         self.waiters.is_peer_elsewhere()
     }

@@ -10,10 +10,10 @@ use crate::sync::ready_set::ReadySet;
 use crate::sync::room_request::RoomRequest;
 use crate::sync::slot::Slot;
 use crate::sync::waiter::WaitLine;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Layout version, exchanged in the handshake.
-pub(super) const VERSION: u32 = 4;
+pub(super) const VERSION: u32 = 5;
 /// Granule of big allocations.
 pub(super) const PAGE: u64 = 4096;
 /// Regions of one segment.
@@ -128,6 +128,11 @@ pub(super) struct LaneHead {
     pub(super) copier: CopierLine,
 }
 
+/// Bytes of a [`WaitLine`], to be allocated.
+pub(super) const WAIT_LINE: u64 = size_of::<WaitLine>() as u64;
+/// Bytes of a [`LaneHead`], to be allocated.
+pub(super) const LANE_HEAD: u64 = size_of::<LaneHead>() as u64;
+
 /// Written by the lane's owner, read by its sender when it runs short.
 #[repr(C, align(128))]
 #[derive(Debug)]
@@ -157,21 +162,22 @@ pub(super) struct ProducerLine {
     pub(super) room_request: RoomRequest,
 }
 
-/// Written by the lane's sender with every large payload, read by its owner when a region ends: on
-/// a cache line of its own, apart from those that are read more often.
+/// Written by the lane's sender with every entry, read by its owner when memory is given back: on a
+/// cache line of its own, apart from those that are read more often.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub(super) struct CopierLine {
-    /// Odd while the sender copies into a region.
+    /// Begun while the sender writes into a region or into the lane.
     pub(super) guard: CopyGuard,
 }
 
 pub(super) const REVOKED: u32 = u32::MAX;
 
 const _: () = assert!(size_of::<Slot>() == 64);
+const _: () = assert!((MIN_SLOTS as u64 * size_of::<Slot>() as u64).is_multiple_of(PAGE));
 const _: () = assert!(MAX_SEND as usize == crate::sync::slot::INLINE);
-const _: () = assert!(size_of::<WaitLine>() == 128);
-const _: () = assert!(size_of::<LaneHead>() == 384);
+const _: () = assert!(WAIT_LINE == 128);
+const _: () = assert!(LANE_HEAD == 384);
 const _: () = assert!(cfg!(all(test, loom)) || size_of::<ReadySet>() as u64 == PAGE);
 const _: () = assert!(size_of::<RegionEntry>() == 32);
 const _: () = assert!(size_of::<QpEntry>() == 64);
@@ -232,22 +238,6 @@ impl Entry {
             OP_SEND_TOO_LONG => Some(Self::SendTooLong),
             _ => None,
         }
-    }
-}
-
-impl LaneHead {
-    /// Resets the head to the state of fresh memory.
-    pub(super) fn clear(&self) {
-        let Self { consumer, producer, copier } = self;
-        consumer.head.store(0, Ordering::Relaxed);
-        consumer.posted.store(0, Ordering::Relaxed);
-        consumer.stage_head.store(0, Ordering::Relaxed);
-        consumer.consumed.store(0, Ordering::Relaxed);
-        producer.claim.store(0, Ordering::Relaxed);
-        producer.closed.store(0, Ordering::Relaxed);
-        producer.detached.store(0, Ordering::Relaxed);
-        producer.room_request.withdraw();
-        copier.guard.clear();
     }
 }
 

@@ -5,7 +5,7 @@
 //! out with two descriptors, and the reply of [`SoftContext::accept`] comes back with one. From
 //! then on every queue pair between the two processes uses the link.
 
-use super::alloc::{Allocator, BLOCK};
+use super::alloc::{Allocator, is_block};
 use super::barrier;
 use super::context::Node;
 use super::foreign::Foreign;
@@ -336,7 +336,7 @@ impl Link {
     /// Bytes of the segment that are allocated.
     #[cfg(test)]
     pub(super) fn in_use(&self) -> u64 {
-        self.state().alloc.in_use(self.own_segment.len() - DATA)
+        self.own_segment.len() - DATA - self.state().alloc.unused()
     }
 
     /// Shuts the link socket down, as the end of this process would.
@@ -394,8 +394,9 @@ impl Link {
         Some(copies.collect())
     }
 
-    /// Orders the withdrawal of a region before the loads of the copy guards that follow.
-    fn fence_copies(&self) -> bool {
+    /// Orders the withdrawal of a region, or a pause, before the loads of the copy guards that
+    /// follow. False if that failed.
+    pub(super) fn fence_copies(&self) -> bool {
         if self.has_light_fence() {
             return barrier::full();
         }
@@ -447,7 +448,7 @@ impl Link {
         pd
     }
 
-    /// `len` zeroed bytes, whole pages.
+    /// `len` zeroed bytes: a small block, or whole pages.
     pub(super) fn alloc(&self, len: u64) -> Result<u64, Error> {
         self.check_owner()?;
         let mut state = self.state();
@@ -460,34 +461,33 @@ impl Link {
         drop(state);
         // A wait line locks the state when it is dropped.
         drop(freed);
-        at.ok_or(Error::Exhausted("segment"))
+        let at = at.ok_or(Error::Exhausted("segment"))?;
+        if is_block(len) {
+            self.own_segment.clear(at, len);
+        }
+        Ok(at)
     }
 
-    /// Frees pages that are no longer written. They are punched as whole pages, so that the next
-    /// owner finds zeroes.
+    /// Frees memory that is no longer written.
     pub(super) fn free(&self, at: u64, len: u64) {
-        self.own_segment.punch(at, len.next_multiple_of(PAGE));
+        self.punch_pages(at, len);
         self.state().alloc.free(at, len);
     }
 
-    /// Frees pages that the peer may still be writing, once it no longer can be.
+    /// Punches an allocation of whole pages, so that the next owner finds zeroes.
+    fn punch_pages(&self, at: u64, len: u64) {
+        if !is_block(len) {
+            self.own_segment.punch(at, len.next_multiple_of(PAGE));
+        }
+    }
+
+    /// Frees memory that the peer may still be writing, once it no longer can be.
     pub(super) fn retire_region(&self, at: u64, len: u64) {
         let mut state = self.state();
         state.retired.regions.push((at, len));
         let freed = self.reclaim(&mut state);
         drop(state);
         drop(freed);
-    }
-
-    /// [`BLOCK`] bytes of any content.
-    pub(super) fn alloc_block(&self) -> Result<u64, Error> {
-        self.check_owner()?;
-        self.state().alloc.alloc_block().ok_or(Error::Exhausted("segment"))
-    }
-
-    pub(super) fn free_block(&self, at: u64) {
-        debug_assert!(at.is_multiple_of(BLOCK));
-        self.state().alloc.free_block(at);
     }
 
     /// A page for a [`ReadySet`](crate::sync::ready_set::ReadySet): without bits, or with stray
@@ -577,36 +577,18 @@ impl Link {
         let freed: Vec<_> = state.retired.lanes.extract_if(.., |lane| is_detached(lane)).collect();
         for lane in &freed {
             for &(at, len) in &lane.spans {
-                self.own_segment.punch(at, len.next_multiple_of(PAGE));
+                self.punch_pages(at, len);
                 state.alloc.free(at, len);
             }
-            state.alloc.free_block(lane.head_at);
         }
         if !state.retired.regions.is_empty() && self.is_quiet(state) {
             for (at, len) in std::mem::take(&mut state.retired.regions) {
-                self.own_segment.punch(at, len.next_multiple_of(PAGE));
+                self.punch_pages(at, len);
                 state.alloc.free(at, len);
             }
         }
         state.retired.note_search(state.qps.len());
         freed
-    }
-
-    /// Runs `f` while the peer cannot write into the region of key `key`; its requests wait
-    /// meanwhile. Returns false, without running `f`, if a copy is under way.
-    pub(super) fn exclusively(&self, key: u32, f: &mut dyn FnMut()) -> bool {
-        self.regions.set_paused(&self.own_segment, key, true);
-        let quiet = self.is_quiet(&self.state());
-        if quiet {
-            f();
-        }
-        self.regions.set_paused(&self.own_segment, key, false);
-        // Senders that were kept out wait for a ring.
-        let qps = live_qps(&self.state());
-        for qp in qps {
-            qp.announce_room();
-        }
-        quiet
     }
 
     /// Whether no copy of the peer that began before this call is under way.

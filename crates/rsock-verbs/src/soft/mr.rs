@@ -1,6 +1,7 @@
 //! Memory regions: allocated in the segment, so shared from the start, or foreign memory of the
 //! caller.
 
+use super::alloc::{LINE, is_block};
 use super::copy;
 use super::creation_stamp::CreationStamp;
 use super::foreign::Admission;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 /// A memory region.
 ///
 /// # Invariants
-/// `at..at + len` is valid until `drop`: either pages of this process's segment that the allocator
+/// `at..at + len` is valid until `drop`: either a part of this process's segment that the allocator
 /// gave to this region, or memory that the caller of `register` keeps valid.
 #[derive(Debug)]
 pub struct SoftMr {
@@ -49,12 +50,18 @@ fn check(len: usize, access: Access) -> Result<(), Error> {
     Ok(())
 }
 
+/// Bytes to allocate for a region of `len`: short ones share pages.
+fn allocated(len: usize) -> u64 {
+    let len = len as u64;
+    if len <= LINE { LINE } else { len.max(PAGE) }
+}
+
 impl SoftMr {
     pub(super) fn alloc(pd: &Arc<SoftPd>, len: usize, access: Access) -> Result<Self, Error> {
         check(len, access)?;
         let link = pd.link();
         let size = len as u64;
-        let offset = link.alloc(size)?;
+        let offset = link.alloc(allocated(len))?;
         let made =
             link.own_segment().bytes(offset, size).ok_or(Error::Exhausted("segment")).and_then(
                 |at| {
@@ -67,12 +74,12 @@ impl SoftMr {
         match made {
             Ok((at, key)) => {
                 let pd = Arc::clone(pd);
-                // INVARIANT: the allocator gave these pages to no other region.
+                // INVARIANT: the allocator gave these bytes to no other region.
                 let (offset, created) = (Some(offset), CreationStamp::now());
                 Ok(Self { at, len, key, offset, open, _admission: None, created, pd })
             }
             Err(e) => {
-                link.free(offset, size);
+                link.free(offset, allocated(len));
                 Err(e)
             }
         }
@@ -147,15 +154,10 @@ impl MemoryRegion for SoftMr {
         unsafe { fault::copy(from.as_ptr(), dst.as_mut_ptr(), dst.len()) }
     }
 
-    fn exclusively(&self, f: &mut dyn FnMut()) -> bool {
-        // A forked child must not close a region that it shares with its parent, even for a moment.
-        self.created.is_unshared() && self.pd.link().exclusively(self.key, f)
-    }
-
     fn punch(&self, offset: usize, len: usize) {
         let _ = self.span(offset, len);
         let (from, mut to) = (offset as u64, (offset + len) as u64);
-        if offset + len == self.len {
+        if offset + len == self.len && !is_block(allocated(self.len)) {
             // The rest of the last page belongs to this region too.
             to = to.next_multiple_of(PAGE);
         }
@@ -175,7 +177,7 @@ impl Drop for SoftMr {
         let link = self.pd.link();
         link.regions().remove(link.own_segment(), self.key);
         match self.offset {
-            Some(at) => link.retire_region(at, self.len as u64),
+            Some(at) => link.retire_region(at, allocated(self.len)),
             // From here on the caller may reuse the memory.
             None if self.open => link.wait_for_copies(),
             None => {}

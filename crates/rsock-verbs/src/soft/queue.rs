@@ -67,9 +67,8 @@ struct SgeTable {
 impl SgeTable {
     fn new(entries: u32, per_entry: u32) -> Result<Self, Error> {
         let per_entry = per_entry as usize;
-        // One at least: the arena has no empty blocks.
-        let n = (entries as usize * per_entry).max(1);
-        let cells = FamilySlice::zeroed(n).ok_or(Error::Exhausted("family memory"))?;
+        let cells = FamilySlice::zeroed(entries as usize * per_entry)
+            .ok_or(Error::Exhausted("family memory"))?;
         Ok(Self { cells, per_entry })
     }
 
@@ -96,7 +95,7 @@ impl SgeTable {
 #[derive(Debug)]
 pub(super) struct RecvQueue {
     ids: FamilySlice<AtomicU64>,
-    /// Pieces of each entry; stays all zero where receives have none.
+    /// Pieces of each entry; empty where receives have none.
     counts: FamilySlice<AtomicU32>,
     sges: SgeTable,
     mask: u32,
@@ -107,7 +106,7 @@ impl RecvQueue {
     pub(super) fn new(depth: u32, max_sge: u32) -> Result<Self, Error> {
         let entries = depth.max(1).next_power_of_two();
         let room = || Error::Exhausted("family memory");
-        let counted = if max_sge == 0 { 1 } else { entries as usize };
+        let counted = if max_sge == 0 { 0 } else { entries as usize };
         Ok(Self {
             ids: FamilySlice::zeroed(entries as usize).ok_or_else(room)?,
             counts: FamilySlice::zeroed(counted).ok_or_else(room)?,

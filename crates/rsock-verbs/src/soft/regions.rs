@@ -11,10 +11,6 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 const CHUNK: u32 = 256;
 
-/// Replaces the key of a region in the table while its writers are to wait. No region has this key:
-/// keys have a generation above their low 16 bits.
-const PAUSED: u32 = 1;
-
 /// This process's private record of a region.
 #[derive(Debug, Default)]
 struct Record {
@@ -101,13 +97,6 @@ impl Regions {
         Ok(key)
     }
 
-    /// Makes the peer's requests for a region wait, or lets them go on.
-    pub(super) fn set_paused(&self, own: &Mapping, key: u32, paused: bool) {
-        if let Some(entry) = entry(own, key % REGIONS) {
-            entry.key.store(if paused { PAUSED } else { key }, Ordering::Release);
-        }
-    }
-
     /// Withdraws a region. A copy that has begun may still write its memory.
     pub(super) fn remove(&self, own: &Mapping, key: u32) {
         let index = key % REGIONS;
@@ -163,23 +152,6 @@ pub(super) struct RemoteRegion {
     offset: u64,
 }
 
-/// Why a WRITE cannot be executed now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
-    /// It never can: the queue pair fails with this status.
-    Status(WcStatus),
-    /// The region's owner keeps writers out for a short time.
-    Paused,
-    /// The payload is not mapped.
-    Fault,
-}
-
-impl From<WcStatus> for Refusal {
-    fn from(status: WcStatus) -> Self {
-        Self::Status(status)
-    }
-}
-
 /// Where a WRITE goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
@@ -191,16 +163,14 @@ pub(super) enum Target {
 
 impl RemoteRegion {
     /// Looks `rkey` up in the peer's table; refused if the peer has no such region, does not open
-    /// it to writes, describes it as lying outside its segment, or has paused it.
+    /// it to writes, or describes it as lying outside its segment.
     #[cold]
-    pub(super) fn look_up(peer_segment: &Mapping, rkey: RKey) -> Result<Self, Refusal> {
-        const NO: Refusal = Refusal::Status(WcStatus::REM_ACCESS);
+    pub(super) fn look_up(peer_segment: &Mapping, rkey: RKey) -> Result<Self, WcStatus> {
+        const NO: WcStatus = WcStatus::REM_ACCESS;
         let entry = entry(peer_segment, rkey.0 % REGIONS).ok_or(NO)?;
         // SYNC(region): pairs with the Release in `add`.
-        match entry.key.load(Ordering::Acquire) {
-            key if key == rkey.0 && key > PAUSED => {}
-            PAUSED => return Err(Refusal::Paused),
-            _ => return Err(NO),
+        if rkey.0 == 0 || entry.key.load(Ordering::Acquire) != rkey.0 {
+            return Err(NO);
         }
         let access = entry.access.load(Ordering::Relaxed);
         let remote = Self {

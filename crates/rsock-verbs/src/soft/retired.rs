@@ -24,7 +24,7 @@ pub(super) struct Retired {
 pub(super) struct RetiredLane {
     /// [`LaneHead`](super::layout::LaneHead).
     pub(super) head_at: u64,
-    /// Page allocations: offset and length.
+    /// Its allocations, with that of the head: offset and length.
     pub(super) spans: Vec<(u64, u64)>,
     /// The wait line that the peer may still ring: held, not used.
     pub(super) _wait_line: Arc<OwnedWaitLine>,

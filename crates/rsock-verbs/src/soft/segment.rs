@@ -141,6 +141,15 @@ impl Mapping {
         Some(unsafe { at.as_ref() })
     }
 
+    /// Zeroes `len` bytes at `offset`, which nothing uses.
+    pub(super) fn clear(&self, offset: u64, len: u64) {
+        let Some(at) = self.bytes(offset, len) else { return };
+        let Ok(len) = usize::try_from(len) else { return };
+        // SAFETY: inside this mapping, by `bytes`. A peer may write them meanwhile, as with any raw
+        // copy; no reference to them exists, since nothing uses them.
+        unsafe { at.as_ptr().write_bytes(0, len) };
+    }
+
     /// Gives the whole pages inside `offset..offset + len` back: they read as zero after.
     pub(super) fn punch(&self, offset: u64, len: u64) {
         let Some(end) = offset.checked_add(len).filter(|end| *end <= self.len) else { return };

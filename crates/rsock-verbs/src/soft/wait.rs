@@ -8,7 +8,7 @@
 use super::Link;
 use super::bell;
 use super::creation_stamp::CreationStamp;
-use super::layout::LaneHead;
+use super::layout::WAIT_LINE;
 use super::ready_set::{self, Page, Pages, ReadyNumber, this_cpu};
 use super::segment::Mapping;
 use super::wake::wake_sleepers;
@@ -45,15 +45,9 @@ unsafe impl Sync for OwnedWaitLine {}
 
 impl OwnedWaitLine {
     fn new(link: &Arc<Link>) -> Result<Self, Error> {
-        let at = link.alloc_block()?;
+        let at = link.alloc(WAIT_LINE)?;
         let line = link.own_segment().slice(at, 1).ok_or(Error::Exhausted("segment"))?;
         let owned = Self { line, at, created: CreationStamp::now(), link: Arc::clone(link) };
-        for i in 0..BELLS {
-            owned.line().set_bell(i, 0);
-        }
-        owned.line().set_ready_set(0, 0);
-        owned.line().forget_woken_from();
-        owned.line().word().store(0, Ordering::Relaxed);
         Ok(owned)
     }
 
@@ -71,13 +65,10 @@ impl OwnedWaitLine {
 impl Drop for OwnedWaitLine {
     fn drop(&mut self) {
         if self.created.is_unshared() {
-            self.link.free_block(self.at);
+            self.link.free(self.at, WAIT_LINE);
         }
     }
 }
-
-const _: () = assert!(size_of::<WaitLine>() as u64 <= super::alloc::BLOCK);
-const _: () = assert!(size_of::<LaneHead>() as u64 <= super::alloc::BLOCK);
 
 /// Wakes the waiters that the taken `bits` of `line` name. `segment` is the segment of the line's
 /// owner.

@@ -278,8 +278,8 @@ fn memory_is_taken_back_only_when_no_copy_is_under_way() {
             thread::spawn(move || {
                 let mut count = 0;
                 for i in 0..2 {
-                    region.guard.begin(&mut count, Loom::fence);
-                    if region.key.load(Ordering::Acquire) == 5 {
+                    let may_write = region.guard.begin(&mut count, Loom::fence);
+                    if may_write && region.key.load(Ordering::Acquire) == 5 {
                         // SAFETY: the guard is begun, and the key is there.
                         region.memory.with_mut(|p| unsafe { *p = i });
                     }

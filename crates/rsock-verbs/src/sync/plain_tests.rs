@@ -103,8 +103,8 @@ fn memory_comes_back_when_no_copy_is_under_way() {
         scope.spawn(|| {
             let mut count = 0;
             for i in 0..MESSAGES {
-                guard.begin(&mut count, Native::fence);
-                if key.load(Ordering::Acquire) == 5 {
+                let may_write = guard.begin(&mut count, Native::fence);
+                if may_write && key.load(Ordering::Acquire) == 5 {
                     // SAFETY: the guard is begun, and the key is there.
                     unsafe { *memory.at() = i };
                 }

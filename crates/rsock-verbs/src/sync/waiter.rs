@@ -110,11 +110,6 @@ impl<P: Platform> WaitLine<P> {
         self.woken_from.load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// Makes the line one that no notifier has woken yet.
-    pub(crate) fn forget_woken_from(&self) {
-        self.woken_from.store(0, Ordering::Relaxed);
-    }
-
     /// Says on which CPU the notifier runs. Called before it wakes sleepers.
     pub(crate) fn set_woken_from(&self, cpu: u32) {
         self.woken_from.store(cpu.wrapping_add(1), Ordering::Relaxed);

@@ -31,6 +31,30 @@ fn idle_rings_give_their_pages_back_and_still_work() {
 }
 
 #[test]
+fn light_streams_give_their_pages_back_and_still_work() {
+    watchdog(|| {
+        let trip = |(a, b): &(End, End), seed| {
+            send_pattern(a, 40, seed);
+            recv_pattern(b, 40, seed);
+            send_pattern(b, 3000, seed);
+            recv_pattern(a, 3000, seed);
+        };
+        let mut ends = Vec::new();
+        while !crate::page_reclaim::are_light_rings_over_budget() {
+            ends.push(connect_on_ring());
+            trip(&ends[ends.len() - 1], 1);
+        }
+        // Pages are given back when other rings grow.
+        while crate::page_reclaim::are_light_rings_over_budget() {
+            trip(&connect_on_ring(), 2);
+        }
+        for (i, pair) in ends.iter().enumerate() {
+            trip(pair, i);
+        }
+    });
+}
+
+#[test]
 fn bytes_are_in_order_while_a_stream_changes_over_between_short_and_large_buffers() {
     watchdog(|| {
         const MESSAGE: usize = 700;

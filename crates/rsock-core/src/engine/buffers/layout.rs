@@ -1,5 +1,9 @@
-//! The layout of a stream's registered region: the target table, the message words of a wire
+//! The layout of a stream's registered memory: the target table, the message words of a wire
 //! without immediates, the receive ring.
+//!
+//! On a device that pins memory all of it is one region, since each costs a registration. On one
+//! that does not, the ring is a region of its own: a stream at rest gives its pages back, while the
+//! table keeps what the peer has announced.
 
 use crate::engine::config::{Config, Wire};
 use crate::engine::working_set::SHORT_RING;
@@ -8,35 +12,43 @@ use rsock_proto::{IOMAP_ENTRY, iomap_table_offset, slot_offset};
 /// Entries of the local target table: the peer writes them in turn as it announces its buffers.
 pub(in crate::engine) const N_SLOTS: u8 = 2;
 
-/// Byte offsets within the region.
+/// Byte offsets. The table begins at 0 of its region.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct Layout {
-    /// One 4-byte word per receive, for [`Wire::MsgSend`]; `words == ring` otherwise.
+    /// One 4-byte word per receive, for [`Wire::MsgSend`], behind the table.
     pub(in crate::engine) words: usize,
-    /// The receive rings, on cache lines of their own: the large one, which every stream uses
-    /// first, and the short one, if there is one.
+    /// End of the table and the words.
+    pub(in crate::engine) table_end: usize,
+    /// The receive rings, in their region, on cache lines of their own: the large one, which every
+    /// stream uses first, and the short one, if there is one.
     pub(in crate::engine) ring: usize,
     /// Bytes of the short ring.
     short: usize,
-    /// End of the region.
+    /// End of the rings' region.
     pub(in crate::engine) len: usize,
 }
 
 impl Layout {
-    /// With a short ring if `is_sparse`, which says that memory takes no pages before it is used,
-    /// and if the large one is much larger.
+    /// With rings in a region of their own if `is_sparse`, which says that memory takes no pages
+    /// before it is used; then also with a short ring, if the large one is much larger.
     pub(in crate::engine) fn new(config: &Config, wire: Wire, is_sparse: bool) -> Self {
         let table =
             iomap_table_offset(N_SLOTS.into()) + usize::from(config.iomap_slots) * IOMAP_ENTRY;
-        let words = table.next_multiple_of(64);
+        let words = table.next_multiple_of(4);
         let n_words = match wire {
             Wire::WriteImm => 0,
             Wire::MsgSend => config.recv_depth() as usize,
         };
-        let ring = (words + 4 * n_words).next_multiple_of(128);
+        let table_end = words + 4 * n_words;
+        let ring = if is_sparse { 0 } else { table_end.next_multiple_of(128) };
         let large = config.buf_len as usize * usize::from(config.n_bufs);
         let short = if is_sparse && large >= 4 * SHORT_RING { SHORT_RING } else { 0 };
-        Self { words, ring, short, len: ring + short + large }
+        Self { words, table_end, ring, short, len: ring + short + large }
+    }
+
+    /// Whether the rings are a region of their own.
+    pub(in crate::engine) fn has_own_ring(&self) -> bool {
+        self.ring == 0
     }
 
     /// Bytes of both rings.

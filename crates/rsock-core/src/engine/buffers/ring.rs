@@ -54,9 +54,10 @@ impl<B: Backend> Reclaimable for Ring<B> {
         release_pages(
             recv.half.readable() != 0,
             || self.cq.is_ready(),
-            |punch| _ = self.region.exclusively(punch),
+            |punch| _ = self.cq.exclusively(punch),
             || {
                 self.region.punch(self.layout.ring, self.layout.ring_len());
+                self.cq.punch();
                 recv.dirty = 0;
                 freed = self.usage.clear();
             },

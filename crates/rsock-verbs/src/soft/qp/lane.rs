@@ -30,9 +30,14 @@ pub(in crate::soft) struct LaneLocation {
 }
 
 impl LaneLocation {
+    /// Bytes of the slots, whole pages.
+    pub(in crate::soft) fn slots_len(&self) -> u64 {
+        u64::from(self.slots) * size_of::<Slot>() as u64
+    }
+
     /// Bytes of slots and stage.
     pub(in crate::soft) fn len(&self) -> u64 {
-        u64::from(self.slots) * 64 + u64::from(self.stage)
+        self.slots_len() + u64::from(self.stage)
     }
 }
 

@@ -16,7 +16,7 @@ mod submit;
 use super::Soft;
 use super::barrier;
 use super::creation_stamp::CreationStamp;
-use super::layout::{LaneHead, MAX_SLOTS, MIN_SLOTS, REVOKED, STAGE};
+use super::layout::{LANE_HEAD, MAX_SLOTS, MIN_SLOTS, REVOKED, STAGE};
 use super::pd::SoftPd;
 use super::queue::{DoneSends, MAX_SGE, RecvQueue};
 use super::retired::RetiredLane;
@@ -112,8 +112,7 @@ impl SoftQp {
 
     /// Allocates memory for a lane.
     fn alloc_lane(link: &Link, slots: u32, n_caps: u32) -> Result<(LaneLocation, Lane), Error> {
-        let head_at = link.alloc_block()?;
-        let zeroed = link.own_segment().at::<LaneHead>(head_at).map(LaneHead::clear);
+        let head_at = link.alloc(LANE_HEAD)?;
         let slots_at = link.alloc(u64::from(slots) * 64 + u64::from(STAGE));
         let caps_at = if n_caps == 0 { Ok(0) } else { link.alloc(u64::from(n_caps) * 4) };
         let location = LaneLocation {
@@ -125,10 +124,10 @@ impl SoftQp {
             n_caps,
         };
         let error = match (&slots_at, &caps_at, Lane::at(link.own_segment(), &location)) {
-            (Ok(_), Ok(_), Some(lane)) if zeroed.is_some() => return Ok((location, lane)),
+            (Ok(_), Ok(_), Some(lane)) => return Ok((location, lane)),
             _ => Error::Exhausted("segment"),
         };
-        link.free_block(head_at);
+        link.free(head_at, LANE_HEAD);
         if let Ok(at) = slots_at {
             link.free(at, location.len());
         }
@@ -181,9 +180,9 @@ impl SoftQp {
         let word = &send_lane.lane.head().copier.guard;
         let mut tx = self.core.shared.tx.0.lock();
         if busy {
-            word.begin(&mut tx.copy_count, Native::fence)
+            assert!(word.begin(&mut tx.copy_count, Native::fence), "the owner has paused the lane");
         } else {
-            word.end(&mut tx.copy_count)
+            word.end(&mut tx.copy_count);
         }
     }
 }
@@ -278,12 +277,13 @@ impl Drop for SoftQp {
             Ordering::AcqRel,
             Ordering::Acquire,
         );
-        let mut spans = vec![(core.location.slots_at, core.location.len())];
-        if core.location.n_caps > 0 {
-            spans.push((core.location.caps_at, u64::from(core.location.n_caps) * 4));
+        let location = &core.location;
+        let mut spans = vec![(location.head_at, LANE_HEAD), (location.slots_at, location.len())];
+        if location.n_caps > 0 {
+            spans.push((location.caps_at, u64::from(location.n_caps) * 4));
         }
         let rest = RetiredLane {
-            head_at: core.location.head_at,
+            head_at: location.head_at,
             spans,
             _wait_line: Arc::clone(&core.wait_line),
         };
@@ -399,7 +399,7 @@ impl QpCore {
     fn has_recv(&self) -> bool {
         let rx = &self.shared.rx;
         let head = rx.head.load(Ordering::Relaxed);
-        if self.recv_lane.slot(head).is_published(head) {
+        if !self.is_punched() && self.recv_lane.slot(head).is_published(head) {
             return self.can_receive();
         }
         let closed = self.recv_lane.head().producer.closed.load(Ordering::Relaxed) != 0;

@@ -91,6 +91,41 @@ impl QpCore {
         }
     }
 
+    /// Runs `f` while the peer writes nothing for this queue pair: neither into the lane nor, by
+    /// its requests, into a region. Returns false, without running `f`, if it is writing now. One
+    /// caller at a time: the one that polls.
+    pub(in crate::soft) fn exclusively(&self, f: &mut dyn FnMut()) -> bool {
+        let guard = &self.recv_lane.head().copier.guard;
+        guard.pause();
+        // SYNC(copy-guard): the pause is ordered before the load of the guard, as in
+        // `Link::is_quiet`.
+        let is_quiet = !self.link.is_alive() || self.link.fence_copies() && guard.is_quiet();
+        if is_quiet {
+            f();
+        }
+        guard.resume();
+        // A sender that was kept out waits for a ring.
+        self.announce_room();
+        is_quiet
+    }
+
+    /// Gives the pages of an empty lane back. Called inside [`Self::exclusively`].
+    pub(in crate::soft) fn punch_lane(&self) {
+        let head = self.shared.rx.head.load(Ordering::Relaxed);
+        // A slot that was given back looks as if entry `u32::MAX` were published in it.
+        let is_near_wrap = head.checked_add(self.recv_lane.n_slots()).is_none();
+        if !is_near_wrap && !self.recv_lane.slot(head).is_published(head) {
+            self.link.own_segment().punch(self.location.slots_at, self.location.slots_len());
+            self.shared.rx.punched.set(self.recv_lane.head().copier.guard.count());
+        }
+    }
+
+    /// Whether the lane was given back, and the peer has written nothing since.
+    #[inline(always)]
+    pub(super) fn is_punched(&self) -> bool {
+        self.shared.rx.punched.is_empty(|| self.recv_lane.head().copier.guard.count())
+    }
+
     /// Takes arrived messages. One caller at a time: the caller of `post_recv` has promised that
     /// for receives with memory. For receives without memory, a second caller costs completions but
     /// never safety.
@@ -106,7 +141,8 @@ impl QpCore {
         let mut n = 0;
         if live {
             let mut stop = None;
-            while n < out.len() && self.recv_lane.slot(head).is_published(head) {
+            let end = if self.is_punched() { 0 } else { out.len() };
+            while n < end && self.recv_lane.slot(head).is_published(head) {
                 match self.take_entry(head, &mut out[n]) {
                     Ok(()) => n += 1,
                     Err(why) => {
@@ -192,6 +228,7 @@ impl QpCore {
     #[inline(always)]
     fn publish_head(&self, head: u32) {
         self.shared.rx.head.store(head, Ordering::Relaxed);
+        self.shared.rx.punched.clear();
         // SYNC(slot-free): this process's reads of the slots below come before. Pairs with the
         // Acquire in `submit::has_room`.
         self.recv_lane.head().consumer.head.store(head, Ordering::Release);

@@ -91,43 +91,38 @@ impl QpCore {
         let src = ptr::with_exposed_provenance::<u8>(address(sge.addr));
         let len = sge.len as usize;
         let slot = send_lane.lane.slot(tx.tail);
-        if len <= INLINE {
+        // The entry is published before the copy guard ends: an owner that sees no copy under way
+        // and an empty lane takes the memory for unused.
+        let written = self.with_copy_guard(tx, send_lane, FastPost::Unusual, |tx| {
             if !tx.region.is_current(peer_segment, rkey) {
                 return FastPost::Unusual;
             }
             let Some(Target::Segment(at)) = tx.region.target(remote.0, sge.len.into()) else {
                 return FastPost::Unusual;
             };
-            // SAFETY: the caller's promise; at most INLINE bytes.
-            let Some(words) = (unsafe { copy::try_load_small(src, len) }) else {
-                return FastPost::Fault;
-            };
-            let entry = Entry::WriteImmInline { at, len: sge.len };
-            slot.publish(tx.tail, imm, entry.encode(), &words);
-        } else {
-            let written = self.with_copy_guard(tx, send_lane, |tx| {
-                if !tx.region.is_current(peer_segment, rkey) {
-                    return FastPost::Unusual;
-                }
-                let target = tx.region.target(remote.0, sge.len.into());
-                let Some(Target::Segment(at)) = target else { return FastPost::Unusual };
-                let Some(to) = peer_segment.bytes(at, sge.len.into()) else {
-                    return FastPost::Unusual;
-                };
-                let answered = self.is_answered(tx);
-                let from = tx.copy_policy.stream_from(len, answered);
-                // SAFETY: readable by the caller's promise; `len` bytes of the peer's region.
-                if !unsafe { copy::to_peer(src, to.as_ptr(), len, from) } {
+            if len <= INLINE {
+                // SAFETY: the caller's promise; at most INLINE bytes.
+                let Some(words) = (unsafe { copy::try_load_small(src, len) }) else {
                     return FastPost::Fault;
-                }
-                // The entry is published before the copy guard ends: an owner that sees no copy
-                // under way and an empty lane may take the memory for unused.
-                slot.publish_bare(tx.tail, imm, Entry::WriteImm { len: sge.len }.encode());
-                FastPost::Posted
-            });
-            if written != FastPost::Posted {
-                return written;
+                };
+                let entry = Entry::WriteImmInline { at, len: sge.len };
+                slot.publish(tx.tail, imm, entry.encode(), &words);
+                return FastPost::Posted;
             }
+            let Some(to) = peer_segment.bytes(at, sge.len.into()) else {
+                return FastPost::Unusual;
+            };
+            let answered = self.is_answered(tx);
+            let from = tx.copy_policy.stream_from(len, answered);
+            // SAFETY: readable by the caller's promise; `len` bytes of the peer's region.
+            if !unsafe { copy::to_peer(src, to.as_ptr(), len, from) } {
+                return FastPost::Fault;
+            }
+            slot.publish_bare(tx.tail, imm, Entry::WriteImm { len: sge.len }.encode());
+            FastPost::Posted
+        });
+        if written != FastPost::Posted {
+            return written;
         }
         tx.tail = tx.tail.wrapping_add(1);
         tx.msgs = tx.msgs.wrapping_add(1);

@@ -47,6 +47,40 @@ pub(super) struct Rx {
     pub(super) drain_until: AtomicU32,
     /// Bytes that the program has consumed, as published for the peer.
     pub(super) consumed: AtomicU64,
+    /// Whether the lane's pages have been given back, and nothing was taken from the lane since.
+    pub(super) punched: Punched,
+}
+
+/// Whether a lane's pages have been given back. Even a look at one of its slots would allocate its
+/// page again, so that a poller of many idle lanes looks at their copy guards.
+#[derive(Debug, Default)]
+pub(super) struct Punched(AtomicU32);
+
+impl Punched {
+    /// The lane was punched while its copy guard had this `count`, which is even.
+    pub(super) fn set(&self, count: u32) {
+        // Not 0, which stands for a lane that was not punched.
+        self.0.store(count | 1, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    pub(super) fn clear(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether the lane is empty, because it was punched and `count`, which reads its copy guard,
+    /// has not changed: the peer begins the guard before it publishes an entry.
+    #[inline(always)]
+    pub(super) fn is_empty(&self, count: impl FnOnce() -> u32) -> bool {
+        match self.0.load(Ordering::Relaxed) {
+            0 => false,
+            punched if count() == punched & !1 => true,
+            _ => {
+                self.clear();
+                false
+            }
+        }
+    }
 }
 
 /// The sending half.

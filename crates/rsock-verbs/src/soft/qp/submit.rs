@@ -9,7 +9,7 @@ use super::shared::{ROOM_REQUESTED, Tx};
 use crate::fault;
 use crate::soft::copy;
 use crate::soft::layout::Entry;
-use crate::soft::regions::{Refusal, RemoteRegion, Target};
+use crate::soft::regions::{RemoteRegion, Target};
 use crate::sync::slot::INLINE;
 use crate::types::{Access, RKey, RemoteAddr};
 use crate::wc::WcStatus;
@@ -32,6 +32,23 @@ pub(super) enum Submitted {
     Fault,
 }
 
+/// Why a payload cannot be written now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// It never can: the queue pair fails with this status.
+    Status(WcStatus),
+    /// The owner of the lane keeps its sender out for a short time.
+    Paused,
+    /// The payload is not mapped.
+    Fault,
+}
+
+impl From<WcStatus> for Refusal {
+    fn from(status: WcStatus) -> Self {
+        Self::Status(status)
+    }
+}
+
 impl QpCore {
     /// Tries to submit one request, which has been checked.
     ///
@@ -51,7 +68,7 @@ impl QpCore {
                     // SAFETY: the caller's promise is the same.
                     let write =
                         |tx: &mut Tx| unsafe { self.write(tx, send_lane, remote, rkey, sges, len) };
-                    self.with_copy_guard(tx, send_lane, write)
+                    self.with_copy_guard(tx, send_lane, Err(Refusal::Paused), write)
                 };
                 match self.retry_once_if_paused(tx, send_lane, write) {
                     Ok(()) => Submitted::Silent,
@@ -71,7 +88,9 @@ impl QpCore {
                     send_lane.lane.slot(tx.tail).publish(tx.tail, imm, entry.encode(), &words);
                     Ok(())
                 };
-                let write = |tx: &mut Tx| self.with_copy_guard(tx, send_lane, announce);
+                let write = |tx: &mut Tx| {
+                    self.with_copy_guard(tx, send_lane, Err(Refusal::Paused), announce)
+                };
                 if let Err(short) = self.retry_once_if_paused(tx, send_lane, write) {
                     return short;
                 }
@@ -84,8 +103,8 @@ impl QpCore {
         }
     }
 
-    /// Runs `write`. If the region's owner keeps writers out, asks it to ring and runs `write` once
-    /// more.
+    /// Runs `write`. If the lane's owner keeps its sender out, asks it to ring and runs `write`
+    /// once more.
     #[inline(always)]
     pub(super) fn retry_once_if_paused<R>(
         &self,
@@ -98,8 +117,8 @@ impl QpCore {
             Err(refusal) => refusal,
         };
         let refusal = if refusal == Refusal::Paused {
-            // SYNC(room-request): if the peer opened the region before it could see the request,
-            // the region is open for this second attempt.
+            // SYNC(room-request): if the peer ended the pause before it could see the request, this
+            // second attempt sees that.
             self.request_room(send_lane);
             match write(tx) {
                 Ok(written) => return Ok(written),
@@ -256,19 +275,21 @@ impl QpCore {
         answered
     }
 
-    /// Runs `f` inside the lane's copy guard: a region's owner reuses its memory only after the
-    /// guard has ended.
+    /// Runs `f` inside the lane's copy guard: the owner of a region or of the lane reuses the
+    /// memory only after the guard has ended. Returns `paused`, without running `f`, while the
+    /// owner keeps the sender out.
     #[inline(always)]
     pub(super) fn with_copy_guard<R>(
         &self,
         tx: &mut Tx,
         send_lane: &LaneProducer,
+        paused: R,
         f: impl FnOnce(&mut Tx) -> R,
     ) -> R {
-        let busy = &send_lane.lane.head().copier.guard;
-        busy.begin(&mut tx.copy_count, || self.light_fence());
-        let done = f(tx);
-        busy.end(&mut tx.copy_count);
+        let guard = &send_lane.lane.head().copier.guard;
+        let may_write = guard.begin(&mut tx.copy_count, || self.light_fence());
+        let done = if may_write { f(tx) } else { paused };
+        guard.end(&mut tx.copy_count);
         done
     }
 
@@ -286,16 +307,24 @@ impl QpCore {
         }
         #[expect(clippy::cast_possible_truncation, reason = "at most INLINE")]
         let len = len as u32;
-        let slot = send_lane.lane.slot(tx.tail);
-        // A receive that is too short is detected before anything is sent.
-        if send_lane.lane.cap(tx.msgs).is_some_and(|c| c.load(Ordering::Relaxed) < len) {
-            slot.publish_bare(tx.tail, 0, Entry::SendTooLong.encode());
-            tx.tail = tx.tail.wrapping_add(1);
-            return Submitted::Failed(WcStatus::REM_INV_REQ);
+        let publish = |tx: &mut Tx| {
+            let slot = send_lane.lane.slot(tx.tail);
+            // A receive that is too short is detected before anything is sent.
+            if send_lane.lane.cap(tx.msgs).is_some_and(|c| c.load(Ordering::Relaxed) < len) {
+                slot.publish_bare(tx.tail, 0, Entry::SendTooLong.encode());
+                tx.tail = tx.tail.wrapping_add(1);
+                return Err(Refusal::Status(WcStatus::REM_INV_REQ));
+            }
+            // SAFETY: the caller's promise; at most INLINE bytes.
+            let words = unsafe { gather_small(sges) }.ok_or(Refusal::Fault)?;
+            slot.publish(tx.tail, 0, Entry::SendInline { len }.encode(), &words);
+            Ok(())
+        };
+        let write =
+            |tx: &mut Tx| self.with_copy_guard(tx, send_lane, Err(Refusal::Paused), publish);
+        if let Err(short) = self.retry_once_if_paused(tx, send_lane, write) {
+            return short;
         }
-        // SAFETY: the caller's promise; at most INLINE bytes.
-        let Some(words) = (unsafe { gather_small(sges) }) else { return Submitted::Fault };
-        slot.publish(tx.tail, 0, Entry::SendInline { len }.encode(), &words);
         tx.tail = tx.tail.wrapping_add(1);
         tx.msgs = tx.msgs.wrapping_add(1);
         Submitted::Announced

@@ -66,9 +66,9 @@ fn memory_is_not_used_again_under_a_copy() {
     a.qp.set_busy(true);
     drop(mr);
     assert_eq!(b.link.in_use(), before, "the peer may be writing");
-    assert!(!b.mr.exclusively(&mut || panic!("the peer may be writing")));
+    assert!(!b.cq.exclusively(&mut || panic!("the peer may be writing")));
     a.qp.set_busy(false);
-    assert!(b.mr.exclusively(&mut || {}));
+    assert!(b.cq.exclusively(&mut || {}));
     drop(b.pd.alloc_mr(4096, Access::all()).expect("mr"));
     assert!(b.link.in_use() < before);
 }
@@ -129,7 +129,7 @@ fn paused_writers_are_woken_when_the_region_is_resumed() {
     let data = [5u8; 100];
     let piece = [IoSlice::new(&data)];
     let op = write_imm(&to, 0, 1);
-    let ran = b.mr.exclusively(&mut || {
+    let ran = b.cq.exclusively(&mut || {
         let refused = a.qp.post_copy(WrId(0), op, &piece, SendFlags::empty());
         assert_eq!(refused, Err(PostError::QueueFull));
         assert!(!a.cq.is_ready());
@@ -139,6 +139,27 @@ fn paused_writers_are_woken_when_the_region_is_resumed() {
     assert_eq!(a.cq.poll(&mut [Completion::BLANK; 1]), 0);
     a.qp.post_copy(WrId(0), op, &piece, SendFlags::empty()).expect("post");
     assert_eq!(b.wait().len, 100);
+}
+
+#[test]
+fn an_empty_lane_that_was_given_back_takes_messages_again() {
+    let _dog = Watchdog::new("a lane that was given back");
+    let (a, b) = pair();
+    let to = (b.mr.addr(), b.mr.rkey());
+    let data = [5u8; 3];
+    let send = |imm| {
+        let op = write_imm(&to, 0, imm);
+        a.qp.post_copy(WrId(0), op, &[IoSlice::new(&data)], SendFlags::empty()).expect("post");
+    };
+    // More than a lane has slots, so that some are given back in their second round.
+    for i in 0..100 {
+        assert!(b.cq.exclusively(&mut || b.cq.punch()));
+        send(i);
+        // A lane that has a message keeps it.
+        assert!(b.cq.exclusively(&mut || b.cq.punch()));
+        assert_eq!(b.wait().imm, i);
+        b.qp.post_recv_empty(WrId(0)).expect("receive");
+    }
 }
 
 #[test]

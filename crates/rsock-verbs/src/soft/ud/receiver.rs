@@ -11,7 +11,7 @@ use crate::family::{FamilyBox, FamilySafe};
 use crate::soft::Link;
 use crate::soft::copy;
 use crate::soft::creation_stamp::CreationStamp;
-use crate::soft::layout::{DATAGRAMS, Entry, LaneHead, REVOKED, STAGE};
+use crate::soft::layout::{DATAGRAMS, Entry, LANE_HEAD, LaneHead, REVOKED, STAGE};
 use crate::soft::qp::lane::{self, Lane, LaneLocation};
 use crate::soft::retired::RetiredLane;
 use crate::soft::wait::{OwnedWaitLine, Waiters};
@@ -115,18 +115,17 @@ impl UdReceiver {
         let room = || Error::Exhausted("segment");
         let heads = FamilyBox::new(Heads::default()).ok_or(Error::Exhausted("family memory"))?;
         let wait_line = waiters.wait_line(link)?;
-        let head_at = link.alloc_block()?;
+        let head_at = link.alloc(LANE_HEAD)?;
         let location =
             LaneLocation { head_at, slots_at: 0, slots: SLOTS, stage, caps_at: 0, n_caps: 0 };
-        let slots_at = link.alloc(location.len()).inspect_err(|_| link.free_block(head_at))?;
+        let slots_at = link.alloc(location.len()).inspect_err(|_| link.free(head_at, LANE_HEAD))?;
         let location = LaneLocation { slots_at, ..location };
         let head = link.own_segment().at::<LaneHead>(head_at);
         let (Some(lane), Some(head)) = (Lane::at(link.own_segment(), &location), head) else {
             link.free(slots_at, location.len());
-            link.free_block(head_at);
+            link.free(head_at, LANE_HEAD);
             return Err(room());
         };
-        head.clear();
         head.consumer.posted.store(1, Ordering::Relaxed);
         let created = CreationStamp::now();
         let link = Arc::clone(link);
@@ -244,7 +243,8 @@ impl Drop for UdReceiver {
         // Fails if a sender has claimed the lane: then the sender detaches from it later.
         let claim = &self.lane.head().producer.claim;
         let _ = claim.compare_exchange(0, REVOKED, Ordering::AcqRel, Ordering::Acquire);
-        let spans = vec![(self.location.slots_at, self.location.len())];
+        let spans =
+            vec![(self.location.head_at, LANE_HEAD), (self.location.slots_at, self.location.len())];
         let _wait_line = Arc::clone(&self.wait_line);
         self.link.retire_lane(RetiredLane { head_at: self.location.head_at, spans, _wait_line });
     }
