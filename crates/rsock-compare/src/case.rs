@@ -183,6 +183,11 @@ pub(crate) enum Work {
     CpuPerRequest,
     /// Context switches of both ends with so many idle streams, which both hold in epoll sets.
     IdleInEpoll(u16),
+    /// Memory of both ends per stream, with so many of them in epoll sets, each of which has
+    /// carried some small messages and rests.
+    MemoryInEpoll(u16),
+    /// Streams that are set up in a second, so many of them, with some small messages on each.
+    SetUp(u16),
     /// The median of rsock in one row over that in another. Neighbouring rows take turns.
     Quotient(&'static str, &'static str),
 }

@@ -13,6 +13,7 @@ use rsock_cli::error::Error;
 use rsock_cli::library;
 use rsock_cli::perf::latency::Latency;
 use rsock_cli::perf::{self, DatagramReport, ends};
+use service::AtRest;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -49,7 +50,9 @@ pub(crate) fn start_servers(bench: &Bench, case: &Case, side: Side) -> Result<Ve
         }
         (Work::Service(service), ..) => services::start_servers(bench, case, side, service),
         (Work::CpuPerRequest, ..) => Ok(vec![services::start_redis(bench, case, side)?]),
-        (Work::IdleInEpoll(_), ..) => Ok(vec![services::start_epoll_server(bench, case, side)?]),
+        (Work::IdleInEpoll(_) | Work::MemoryInEpoll(_) | Work::SetUp(_), ..) => {
+            Ok(vec![services::start_epoll_server(bench, case, side)?])
+        }
         (Work::Iperf(_), _, Some(iperf3)) => {
             Ok(vec![iperf::start_server(bench, iperf3, case, side)?])
         }
@@ -61,6 +64,9 @@ pub(crate) fn start_servers(bench: &Bench, case: &Case, side: Side) -> Result<Ve
 pub(crate) fn obstacle(bench: &Bench, case: &Case) -> Option<String> {
     match case.work {
         Work::Service(service) => services::lacks(bench, service),
+        Work::MemoryInEpoll(streams) | Work::SetUp(streams) => {
+            hold::lacks_descriptors(streams.into())
+        }
         _ => bench.lacks(case).map(|missing| format!("{missing} was not found")),
     }
 }
@@ -98,7 +104,18 @@ pub(crate) fn measure(
             measured
         }
         Work::CpuPerRequest => service::cpu_per_request(bench, case, side, servers),
-        Work::IdleInEpoll(streams) => service::wake_ups(bench, case, side, streams, servers),
+        Work::IdleInEpoll(streams) => {
+            let switches = |ends: &AtRest| switches_per_second(&ends.pids);
+            service::at_rest(bench, case, side, streams, servers, switches)
+        }
+        Work::MemoryInEpoll(streams) => {
+            let memory =
+                |ends: &AtRest| Ok(process::memory(&ends.pids)? as f64 / f64::from(streams));
+            service::at_rest(bench, case, side, streams, servers, memory)
+        }
+        Work::SetUp(streams) => {
+            service::at_rest(bench, case, side, streams, servers, |ends| Ok(ends.set_up_per_second))
+        }
         Work::RstreamRr => {
             let Some(program) = &bench.programs.rstream else { return Err(absent("rstream")) };
             let volume = rstream::Volume::ROUND_TRIPS;

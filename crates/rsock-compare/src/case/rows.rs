@@ -253,6 +253,9 @@ fn many_in_poll() -> impl Iterator<Item = Case> {
     })
 }
 
+/// So many streams between two processes make the rows of many.
+const MANY: u16 = 10_000;
+
 /// Costs of streams at rest, which have no pinned rows.
 fn at_rest() -> Vec<Case> {
     let case = |id: &str, label: &str, unit, work, need| Case {
@@ -268,6 +271,21 @@ fn at_rest() -> Vec<Case> {
             Unit::Bytes,
             Work::Memory,
             Need::AtMost { most: 20_480.0, aim: 8_192.0 },
+        ),
+        // 200 and 80 MiB for all of them.
+        case(
+            "many.memory",
+            "  10000 that carried little",
+            Unit::Bytes,
+            Work::MemoryInEpoll(MANY),
+            Need::AtMost { most: 20_971.0, aim: 8_388.0 },
+        ),
+        case(
+            "many.setup",
+            "10000 streams are set up",
+            Unit::PerSecond,
+            Work::SetUp(MANY),
+            Need::AtLeast { least: 3000.0, aim: 10_000.0 },
         ),
         case(
             "cpu",

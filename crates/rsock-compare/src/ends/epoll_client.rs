@@ -22,7 +22,7 @@ pub(super) struct Args {
     /// Seconds
     #[arg(long, default_value = "1", value_parser = parse_seconds)]
     time: Duration,
-    /// Instead of measuring, wait until standard input ends
+    /// Print how many connections were set up in a second, and wait until standard input ends
     #[arg(long)]
     hold: bool,
 }
@@ -36,6 +36,7 @@ pub(super) fn run(args: &Args) -> io::Result<()> {
     let n = usize::from(args.busy) + usize::from(args.idle);
     allow_descriptors(n);
     let mut client = Client { epoll: Epoll::new()?, streams: Vec::with_capacity(n) };
+    let start = Instant::now();
     while client.streams.len() < n {
         let begin = client.streams.len();
         for _ in begin..n.min(begin + GROUP) {
@@ -46,6 +47,7 @@ pub(super) fn run(args: &Args) -> io::Result<()> {
         }
     }
     if args.hold {
+        print_rate(n as f64 / start.elapsed().as_secs_f64())?;
         client.await_move()?;
         return client.hold();
     }

@@ -67,9 +67,12 @@ fn message(number: u64) -> [u8; SIZE] {
 const SIZE: usize = crate::case::Service::MESSAGE;
 
 /// Prints a rate as [`crate::programs::services`] reads it.
+/// What stands before a rate that an end prints.
+pub(crate) const RATE: &str = "rate: ";
+
 fn print_rate(rate: f64) -> io::Result<()> {
     use std::io::Write;
-    writeln!(io::stdout(), "rate: {rate}")
+    writeln!(io::stdout(), "{RATE}{rate}")
 }
 
 fn wrong_answer() -> io::Error {

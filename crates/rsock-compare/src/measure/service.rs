@@ -1,10 +1,11 @@
 //! Samples of rows about services. Over rsock, a sample in which the connections stay on TCP has
 //! failed, unless they are too short to leave it.
 
-use super::{Measured, absent, switches_per_second};
+use super::{Measured, absent};
 use crate::bench::Bench;
 use crate::case::{Case, PACED_RATE, Service, Side};
 use crate::collected::Collected;
+use crate::ends::RATE;
 use crate::programs::services;
 use crate::server::Server;
 use crate::{moved, process};
@@ -97,13 +98,23 @@ pub(super) fn cpu_per_request(
     Ok(Measured { fast_share, ..Measured::from(used / requests) })
 }
 
-/// Measures the context switches of both ends while their streams rest in epoll sets.
-pub(super) fn wake_ups(
+/// Two ends whose streams rest in epoll sets.
+pub(super) struct AtRest {
+    /// The client and the server.
+    pub(super) pids: [u32; 2],
+    /// How many streams the client has set up and used, in a second.
+    pub(super) set_up_per_second: f64,
+}
+
+/// Opens streams that carry a few messages, lets them rest in epoll sets, and applies `look` to
+/// both ends.
+pub(super) fn at_rest(
     bench: &Bench,
     case: &Case,
     side: Side,
     streams: u16,
     servers: &[Server],
+    look: impl FnOnce(&AtRest) -> Result<f64, Error>,
 ) -> Result<Measured, Error> {
     const START_LIMIT: Duration = Duration::from_secs(40);
     const REST: Duration = Duration::from_secs(1);
@@ -116,15 +127,21 @@ pub(super) fn wake_ups(
     let mut client = Child::spawn("the client", command)?;
     // The client stays until this end of its input is closed.
     let _input = client.take_stdin();
-    if client.read_line(Instant::now() + START_LIMIT)? != crate::hold::READY {
+    let limit = Instant::now() + START_LIMIT;
+    let rate = client.read_line(limit)?;
+    let set_up_per_second = rate.strip_prefix(RATE).and_then(|rate| rate.parse().ok());
+    if client.read_line(limit)? != crate::hold::READY {
         return Err(Error::Failed("the client could not open its streams".into()));
     }
+    let set_up_per_second =
+        set_up_per_second.ok_or_else(|| Error::Failed(format!("no rate: {rate}")))?;
     pause(REST);
-    let value = switches_per_second(&[client.pid(), server.pid()])?;
+    let pids = [client.pid(), server.pid()];
+    let value = look(&AtRest { pids, set_up_per_second })?;
     let moved = moved::n_connections(client.pid());
     if side == Side::Rsock && moved != Some(streams.into()) {
         let moved = moved.unwrap_or(0);
-        let why = [client.pid(), server.pid()].map(moved::why_on_tcp);
+        let why = pids.map(moved::why_on_tcp);
         let why = format!("client: {}; server: {}", why[0], why[1]);
         let failure = format!("only {moved} of {streams} streams left kernel TCP; {why}");
         return Err(Error::Failed(failure));
