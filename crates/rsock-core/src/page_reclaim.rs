@@ -20,7 +20,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Ring bytes that a process may keep before pages are reclaimed: of light rings, and of others.
-const BUDGET: usize = 4 << 20;
+const LIGHT_BUDGET: usize = 1 << 20;
+const HEAVY_BUDGET: usize = 2 << 20;
 /// A round of the clock hand takes at least this long.
 const ROUND: Duration = Duration::from_millis(50);
 /// Ring bytes above which it may take less, and how long it takes then.
@@ -59,7 +60,10 @@ pub(crate) struct RingUsage {
 
 /// Bytes that rings of one kind are taken to occupy in this process.
 #[derive(Debug)]
-struct Total(AtomicUsize);
+struct Total {
+    bytes: AtomicUsize,
+    budget: usize,
+}
 
 impl Total {
     /// The total that a ring of `counted` bytes is part of.
@@ -67,22 +71,30 @@ impl Total {
         if counted < STEP { &LIGHT_TOTAL } else { &HEAVY_TOTAL }
     }
 
+    const fn new(budget: usize) -> Self {
+        Self { bytes: AtomicUsize::new(0), budget }
+    }
+
     fn get(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    fn reset(&self) {
+        self.bytes.store(0, Ordering::Relaxed);
     }
 
     fn add(&self, bytes: usize) {
-        self.0.fetch_add(bytes, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Saturating, because a fork resets the total and not the counts of the streams.
     fn sub(&self, bytes: usize) {
         let less = |total: usize| Some(total.saturating_sub(bytes));
-        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        let _ = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
     fn is_over_budget(&self) -> bool {
-        self.get() > BUDGET
+        self.get() > self.budget
     }
 }
 
@@ -101,8 +113,8 @@ pub(crate) struct Registry {
 /// Smallest number of entries that are searched for closed streams.
 const PRUNE: usize = 64;
 
-static LIGHT_TOTAL: Total = Total(AtomicUsize::new(0));
-static HEAVY_TOTAL: Total = Total(AtomicUsize::new(0));
+static LIGHT_TOTAL: Total = Total::new(LIGHT_BUDGET);
+static HEAVY_TOTAL: Total = Total::new(HEAVY_BUDGET);
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry::new(0));
 
 impl Registry {
@@ -161,8 +173,8 @@ pub(crate) fn register(stream: Weak<dyn Reclaimable>) {
     if registry.owner != here {
         // A forked child leaves inherited streams to the process that made them.
         *registry = Registry::new(here);
-        LIGHT_TOTAL.0.store(0, Ordering::Relaxed);
-        HEAVY_TOTAL.0.store(0, Ordering::Relaxed);
+        LIGHT_TOTAL.reset();
+        HEAVY_TOTAL.reset();
     }
     registry.add(stream);
 }
@@ -313,11 +325,11 @@ mod tests {
     #[test]
     fn a_light_ring_is_due_after_a_long_rest_and_a_heavy_one_after_a_round() {
         // What other tests of this process count does not take these below their budgets.
-        let many: Vec<_> = (0..2 * BUDGET / LIGHT).map(|_| RingUsage::new()).collect();
+        let many: Vec<_> = (0..2 * LIGHT_BUDGET / LIGHT).map(|_| RingUsage::new()).collect();
         many.iter().for_each(|usage| usage.note(1));
         let (light, heavy) = (RingUsage::new(), RingUsage::new());
         light.note(1);
-        heavy.note(2 * BUDGET);
+        heavy.note(2 * HEAVY_BUDGET);
         assert!(!light.is_due(7) && !heavy.is_due(7), "both were used");
         assert!(!light.is_due(6 + LIGHT_REST) && heavy.is_due(6 + LIGHT_REST));
         assert!(light.is_due(7 + LIGHT_REST));

@@ -125,7 +125,7 @@ impl Client {
         const LIMIT: Duration = Duration::from_secs(10);
         let start = Instant::now();
         let own = std::process::id();
-        while moved::n_connections(own).is_some_and(|n| n < self.streams.len())
+        while moved::have_all_moved(own, self.streams.len()) == Some(false)
             && start.elapsed() < LIMIT
         {
             for begin in (0..self.streams.len()).step_by(GROUP) {

@@ -138,9 +138,8 @@ pub(super) fn at_rest(
     pause(REST);
     let pids = [client.pid(), server.pid()];
     let value = look(&AtRest { pids, set_up_per_second })?;
-    let moved = moved::n_connections(client.pid());
-    if side == Side::Rsock && moved != Some(streams.into()) {
-        let moved = moved.unwrap_or(0);
+    if side == Side::Rsock && moved::have_all_moved(client.pid(), streams.into()) != Some(true) {
+        let moved = moved::n_connections(client.pid()).unwrap_or(0);
         let why = pids.map(moved::why_on_tcp);
         let why = format!("client: {}; server: {}", why[0], why[1]);
         let failure = format!("only {moved} of {streams} streams left kernel TCP; {why}");
