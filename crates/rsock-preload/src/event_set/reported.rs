@@ -13,7 +13,8 @@ use rustix::fd::RawFd;
 pub(super) struct Reported {
     /// Events that the kernel has returned.
     by_kernel: Vec<epoll_event>,
-    /// The data of members that their rings have reported, and that the kernel watches since.
+    /// The data of members that their rings have reported, and that the kernel reports once more,
+    /// because it watches them since.
     left_ring: Vec<u64>,
     /// A member has gone back to the kernel's set, which may have events of it.
     has_left_ring: bool,
@@ -26,10 +27,11 @@ impl Reported {
         self.left_ring.clear();
     }
 
-    /// The kernel watches a member again. `reported` is its data if this wait has reported it.
-    pub(super) fn note_left_ring(&mut self, reported: Option<u64>) {
+    /// The kernel watches a member again. `again` is its data if the kernel is to report what this
+    /// wait has reported.
+    pub(super) fn note_left_ring(&mut self, again: Option<u64>) {
         self.has_left_ring = true;
-        self.left_ring.extend(reported);
+        self.left_ring.extend(again);
     }
 
     /// Whether a member has gone back to the kernel's set since the last call.

@@ -519,8 +519,9 @@ impl State {
         match done {
             Ok(()) => {
                 log::line(format_args!("fd {fd}: back in its epoll set"));
-                let is_reported = member.reported_in == self.turn;
-                self.reported.note_left_ring(is_reported.then_some(data));
+                // The kernel reports nothing of a one-shot that is spent.
+                let is_again = member.reported_in == self.turn && !ring.watch.is_spent();
+                self.reported.note_left_ring(is_again.then_some(data));
             }
             Err(e) => {
                 log::line(format_args!("fd {fd}: not put back into its epoll set yet: {e}"));
