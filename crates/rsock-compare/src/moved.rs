@@ -21,8 +21,8 @@ pub(crate) fn n_connections(pid: u32) -> Option<usize> {
     Some(process.connections.iter().filter(|c| has_moved(c)).count())
 }
 
-/// Whether all `n` connections of a process use no kernel TCP any more, as far as its table has room
-/// for them; `None` as [`n_connections`].
+/// Whether all `n` connections of a process use no kernel TCP any more, as far as its table has
+/// room for them; `None` as [`n_connections`].
 pub(crate) fn have_all_moved(pid: u32, n: usize) -> Option<bool> {
     let shown = n.min(usize::try_from(metrics::N_SLOTS).unwrap_or(n));
     Some(n_connections(pid)? >= shown)

@@ -44,7 +44,7 @@ fn released_pages_hold_no_byte_that_the_peer_has_written() {
             thread::spawn(move || {
                 let mut count = 0;
                 let mut is_sent = false;
-                // A paused sender tries again once; the owner is done by then, or this one gives up.
+                // A paused sender tries again once; by then the owner is done, or it gives up.
                 for _ in 0..2 {
                     if ring.guard.begin(&mut count, Loom::fence) {
                         // SAFETY: the guard is begun, and not paused.
