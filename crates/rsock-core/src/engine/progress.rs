@@ -45,8 +45,8 @@ impl<B: Backend> QpStream<B> {
                 break;
             }
         }
-        if recv.ctrl != under_way {
-            // A grant may have waited for such a completion. Not inside the loop: see there.
+        if recv.ctrl != under_way || std::mem::take(&mut recv.is_grant_due) {
+            // A grant may have waited for such a completion, or for the device. Not inside the loop: see there.
             self.grant(recv);
         }
         if let Some(status) = failed {
@@ -230,7 +230,8 @@ impl<B: Backend> QpStream<B> {
                 None => self.resources.post_flagged(id, None, &[], grant.imm, flags),
             };
             if posted.is_err() {
-                // The peer takes no control message now; the next call tries again.
+                // The peer takes no control message now. It rings when it does.
+                recv.is_grant_due = true;
                 break;
             }
             recv.half.commit_grant();

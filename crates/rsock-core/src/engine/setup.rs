@@ -140,6 +140,7 @@ impl<B: Backend> Preparing<B> {
                 life: Lifecycle::Open,
                 set: WorkingSet::new(),
                 dirty: 0,
+                is_grant_due: false,
                 n_owed: 0,
                 ctrl: CtrlWindow::new(),
                 coalescing: WakeCoalescing::default(),

@@ -27,6 +27,8 @@ pub(super) struct RecvState {
     pub(super) set: WorkingSet,
     /// Bytes of the rings that have been written since their pages were released, at most all.
     pub(super) dirty: usize,
+    /// The device took no grant when one was due: the pump tries again.
+    pub(super) is_grant_due: bool,
     /// Receives that messages have used and that are not posted again yet.
     pub(super) n_owed: u32,
     /// Control messages under way, where their number is

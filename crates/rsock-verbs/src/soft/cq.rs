@@ -11,7 +11,7 @@ use crate::device::{CompletionQueue, Parked};
 use crate::error::Error;
 use crate::wc::Completion;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 impl SoftCq {
@@ -19,6 +19,7 @@ impl SoftCq {
         Ok(Self {
             qp: OnceLock::new(),
             is_attached: AtomicBool::new(false),
+            pausing: Mutex::new(()),
             waiters: Arc::new(Waiters::new()?),
         })
     }
@@ -35,8 +36,16 @@ impl SoftCq {
     }
 
     /// The queue pair is going away: what of it was not polled is lost, as with any device.
+    ///
+    /// Waits for an [`exclusively`](CompletionQueue::exclusively) that another thread is in: it uses
+    /// the lane, whose memory goes to another queue pair soon.
     pub(super) fn detach(&self) {
+        let _pausing = self.pausing();
         self.is_attached.store(false, Ordering::Release);
+    }
+
+    fn pausing(&self) -> MutexGuard<'_, ()> {
+        self.pausing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[inline(always)]
@@ -103,7 +112,11 @@ impl CompletionQueue<Soft> for SoftCq {
 
     fn exclusively(&self, f: &mut dyn FnMut()) -> bool {
         // A forked child must not pause a queue that it shares with its parent, even for a moment.
-        self.is_unshared() && self.qp().is_some_and(|qp| qp.exclusively(f))
+        if !self.is_unshared() {
+            return false;
+        }
+        let _pausing = self.pausing();
+        self.qp().is_some_and(|qp| qp.exclusively(f))
     }
 
     fn punch(&self) {

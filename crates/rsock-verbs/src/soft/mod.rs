@@ -128,5 +128,7 @@ pub struct SoftCq {
     /// Set once. It stays known after the queue pair is gone, so that spinning needs no lock.
     qp: OnceLock<Arc<QpCore>>,
     is_attached: AtomicBool,
+    /// Held while the peer's sender is paused, and while the queue pair is detached.
+    pausing: Mutex<()>,
     waiters: Arc<Waiters>,
 }

@@ -1,6 +1,36 @@
 //! How streams end, and what the other end learns of it.
 
+use crate::accelerate::path::Path;
 use crate::accelerate::tests::*;
+use std::sync::Barrier;
+
+#[test]
+fn an_end_that_is_sent_while_the_peer_gives_pages_back_arrives_on_the_ring() {
+    watchdog(|| {
+        for _ in 0..100 {
+            let (a, b) = connect_on_ring();
+            let Some(Path::Soft(path)) = b.stream.path() else { panic!("not in memory") };
+            let paused = Barrier::new(2);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    paused.wait();
+                    a.stream.shutdown(a.socket.as_fd(), Shutdown::Write).expect("shutdown");
+                });
+                path.stream.while_peer_is_paused(&mut || {
+                    paused.wait();
+                    (0..5).for_each(|_| std::thread::yield_now());
+                });
+            });
+            assert_eq!(b.recv(&mut [0]).expect("end"), 0);
+            // The other direction goes on.
+            b.send(&[5]).expect("send");
+            assert!(b.stream.channels().send.is_ring());
+            a.recv_all(&mut [0]);
+            b.stream.shutdown(b.socket.as_fd(), Shutdown::Write).expect("shutdown");
+            assert_eq!(a.recv(&mut [0]).expect("end"), 0);
+        }
+    });
+}
 
 #[test]
 fn the_end_of_the_stream_comes_after_the_last_byte() {

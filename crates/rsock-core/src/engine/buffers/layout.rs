@@ -51,6 +51,11 @@ impl Layout {
         self.ring == 0
     }
 
+    /// Whether a message is a write and a word behind it, which are two requests.
+    pub(in crate::engine) fn has_words(&self) -> bool {
+        self.table_end != self.words
+    }
+
     /// Bytes of both rings.
     pub(in crate::engine) fn ring_len(&self) -> usize {
         self.len - self.ring

@@ -4,7 +4,7 @@
 use crate::error::Error;
 use crate::soft::Link;
 use crate::soft::layout::{
-    LaneHead, MAX_SLOTS, MAX_STAGE, MIN_SLOTS, QP_TABLE, QPS, QpEntry, REVOKED, STAGE,
+    LaneHead, MAX_SLOTS, MAX_STAGE, MIN_SLOTS, PAGE, QP_TABLE, QPS, QpEntry, REVOKED, STAGE,
 };
 use crate::soft::ready_set::this_cpu;
 use crate::soft::segment::Mapping;
@@ -33,6 +33,11 @@ impl LaneLocation {
     /// Bytes of the slots, whole pages.
     pub(in crate::soft) fn slots_len(&self) -> u64 {
         u64::from(self.slots) * size_of::<Slot>() as u64
+    }
+
+    /// Bytes to allocate for the receive capacities: pages of their own.
+    pub(in crate::soft) fn caps_len(n_caps: u32) -> u64 {
+        (u64::from(n_caps) * 4).max(PAGE)
     }
 
     /// Bytes of slots and stage.

@@ -114,7 +114,7 @@ impl SoftQp {
     fn alloc_lane(link: &Link, slots: u32, n_caps: u32) -> Result<(LaneLocation, Lane), Error> {
         let head_at = link.alloc(LANE_HEAD)?;
         let slots_at = link.alloc(u64::from(slots) * 64 + u64::from(STAGE));
-        let caps_at = if n_caps == 0 { Ok(0) } else { link.alloc(u64::from(n_caps) * 4) };
+        let caps_at = if n_caps == 0 { Ok(0) } else { link.alloc(LaneLocation::caps_len(n_caps)) };
         let location = LaneLocation {
             head_at,
             slots_at: *slots_at.as_ref().unwrap_or(&0),
@@ -132,7 +132,7 @@ impl SoftQp {
             link.free(at, location.len());
         }
         if let (Ok(at), 1..) = (caps_at, n_caps) {
-            link.free(at, u64::from(n_caps) * 4);
+            link.free(at, LaneLocation::caps_len(n_caps));
         }
         Err(error)
     }
@@ -280,7 +280,7 @@ impl Drop for SoftQp {
         let location = &core.location;
         let mut spans = vec![(location.head_at, LANE_HEAD), (location.slots_at, location.len())];
         if location.n_caps > 0 {
-            spans.push((location.caps_at, u64::from(location.n_caps) * 4));
+            spans.push((location.caps_at, LaneLocation::caps_len(location.n_caps)));
         }
         let rest = RetiredLane {
             head_at: location.head_at,

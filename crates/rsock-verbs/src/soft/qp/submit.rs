@@ -70,7 +70,7 @@ impl QpCore {
                         |tx: &mut Tx| unsafe { self.write(tx, send_lane, remote, rkey, sges, len) };
                     self.with_copy_guard(tx, send_lane, Err(Refusal::Paused), write)
                 };
-                match self.retry_once_if_paused(tx, send_lane, write) {
+                match self.retry_if_paused(tx, send_lane, write) {
                     Ok(()) => Submitted::Silent,
                     Err(short) => short,
                 }
@@ -91,7 +91,7 @@ impl QpCore {
                 let write = |tx: &mut Tx| {
                     self.with_copy_guard(tx, send_lane, Err(Refusal::Paused), announce)
                 };
-                if let Err(short) = self.retry_once_if_paused(tx, send_lane, write) {
+                if let Err(short) = self.retry_if_paused(tx, send_lane, write) {
                     return short;
                 }
                 tx.tail = tx.tail.wrapping_add(1);
@@ -103,29 +103,35 @@ impl QpCore {
         }
     }
 
-    /// Runs `write`. If the lane's owner keeps its sender out, asks it to ring and runs `write`
-    /// once more.
+    /// Runs `write`. While the lane's owner keeps its sender out, which is short, runs it again and
+    /// again; if that takes long, asks the owner to ring.
     #[inline(always)]
-    pub(super) fn retry_once_if_paused<R>(
+    pub(super) fn retry_if_paused<R>(
         &self,
         tx: &mut Tx,
         send_lane: &LaneProducer,
         write: impl Fn(&mut Tx) -> Result<R, Refusal>,
     ) -> Result<R, Submitted> {
-        let refusal = match write(tx) {
+        /// A pause is two system calls, unless its thread lost the CPU. A hostile owner gains a
+        /// delay of so many yields for each request.
+        const YIELDS: u32 = 100;
+        let mut written = write(tx);
+        for _ in 0..YIELDS {
+            if !matches!(written, Err(Refusal::Paused)) {
+                break;
+            }
+            rustix::thread::sched_yield();
+            written = write(tx);
+        }
+        if matches!(written, Err(Refusal::Paused)) {
+            // SYNC(room-request): if the peer ended the pause before it could see the request, this
+            // last attempt sees that.
+            self.request_room(send_lane);
+            written = write(tx);
+        }
+        let refusal = match written {
             Ok(written) => return Ok(written),
             Err(refusal) => refusal,
-        };
-        let refusal = if refusal == Refusal::Paused {
-            // SYNC(room-request): if the peer ended the pause before it could see the request, this
-            // second attempt sees that.
-            self.request_room(send_lane);
-            match write(tx) {
-                Ok(written) => return Ok(written),
-                Err(refusal) => refusal,
-            }
-        } else {
-            refusal
         };
         Err(match refusal {
             Refusal::Status(status) => Submitted::Failed(status),
@@ -322,7 +328,7 @@ impl QpCore {
         };
         let write =
             |tx: &mut Tx| self.with_copy_guard(tx, send_lane, Err(Refusal::Paused), publish);
-        if let Err(short) = self.retry_once_if_paused(tx, send_lane, write) {
+        if let Err(short) = self.retry_if_paused(tx, send_lane, write) {
             return short;
         }
         tx.tail = tx.tail.wrapping_add(1);

@@ -4,6 +4,9 @@ use super::super::barrier::CALLS;
 use super::*;
 use crate::own_fd;
 use std::os::fd::AsRawFd;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 #[test]
 fn queue_pairs_and_regions_leave_nothing_behind() {
@@ -142,6 +145,63 @@ fn paused_writers_are_woken_when_the_region_is_resumed() {
 }
 
 #[test]
+fn a_message_without_payload_waits_for_the_end_of_a_short_pause() {
+    let _dog = Watchdog::new("a short pause");
+    let (a, b) = pair();
+    let to = (b.mr.addr(), b.mr.rkey());
+    for i in 0..100 {
+        let (paused, resumed) = (Barrier::new(2), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let sender = scope.spawn(|| {
+                paused.wait();
+                let post =
+                    || a.qp.post_copy(WrId(0), write_imm(&to, 0, i), &[], SendFlags::empty());
+                // The first post may give up if the pause takes long. One after it does not.
+                while post() == Err(PostError::QueueFull) {
+                    thread::yield_now();
+                }
+                assert!(resumed.load(Ordering::Acquire), "the owner keeps the sender out");
+            });
+            let ran = b.cq.exclusively(&mut || {
+                paused.wait();
+                thread::yield_now();
+                b.cq.punch();
+                resumed.store(true, Ordering::Release);
+            });
+            assert!(ran);
+            sender.join().expect("the sender");
+        });
+        assert_eq!(b.wait().imm, i);
+        b.qp.post_recv_empty(WrId(0)).expect("receive");
+    }
+}
+
+#[test]
+fn a_queue_pair_is_not_dropped_while_its_lane_is_paused() {
+    let _dog = Watchdog::new("a drop during a pause");
+    let (a, b) = pair();
+    let (cq, qp) = (Arc::clone(&b.cq), b.qp);
+    let (paused, is_dropped) = (Barrier::new(2), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            paused.wait();
+            drop(qp);
+            is_dropped.store(true, Ordering::Release);
+        });
+        let ran = cq.exclusively(&mut || {
+            paused.wait();
+            for _ in 0..1000 {
+                thread::yield_now();
+                assert!(!is_dropped.load(Ordering::Acquire), "its lane may be another's");
+            }
+        });
+        assert!(ran);
+    });
+    assert!(!cq.exclusively(&mut || panic!("the lane is gone")));
+    drop(a);
+}
+
+#[test]
 fn an_empty_lane_that_was_given_back_takes_messages_again() {
     let _dog = Watchdog::new("a lane that was given back");
     let (a, b) = pair();
@@ -176,7 +236,7 @@ fn a_dead_peer_ends_everything() {
     assert!(x.probe());
     // What the system does when the process is killed: its sockets close, and nothing else.
     y.hang_up();
-    let woken = std::thread::scope(|s| {
+    let woken = thread::scope(|s| {
         let sleeper = s.spawn(|| {
             assert_eq!(a.wait().imm, 9, "what had arrived is received");
             a.wait()
