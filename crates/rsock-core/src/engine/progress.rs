@@ -46,7 +46,8 @@ impl<B: Backend> QpStream<B> {
             }
         }
         if recv.ctrl != under_way || std::mem::take(&mut recv.is_grant_due) {
-            // A grant may have waited for such a completion, or for the device. Not inside the loop: see there.
+            // A grant may have waited for such a completion, or for the device. Not inside the
+            // loop: see there.
             self.grant(recv);
         }
         if let Some(status) = failed {

@@ -37,7 +37,7 @@ impl SoftCq {
 
     /// The queue pair is going away: what of it was not polled is lost, as with any device.
     ///
-    /// Waits for an [`exclusively`](CompletionQueue::exclusively) that another thread is in: it uses
+    /// Waits while another thread is in [`exclusively`](CompletionQueue::exclusively): that uses
     /// the lane, whose memory goes to another queue pair soon.
     pub(super) fn detach(&self) {
         let _pausing = self.pausing();
