@@ -324,8 +324,9 @@ mod tests {
         let settings = rsockets::Builder::new().spin(Duration::ZERO);
         let listener = settings.bind("127.0.0.1:0").await.expect("bind");
         let connecting = settings.connect(listener.local_addr().expect("an address"));
-        let (client, server) = tokio::join!(connecting, listener.accept());
-        (client.expect("connect"), server.expect("accept").0)
+        let both = tokio::try_join!(connecting, listener.accept());
+        let (client, (server, _)) = both.expect("a connection");
+        (client, server)
     }
 
     #[test]

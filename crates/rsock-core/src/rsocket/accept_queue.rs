@@ -16,7 +16,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -123,9 +123,19 @@ where
     /// What to poll: handshakes, then the queue.
     pub(super) fn poll_entries(&self) -> [libc::pollfd; 2] {
         let queue = lock(&self.queue);
-        let listener = queue.listener.as_ref().filter(|_| !queue.is_full());
+        let listener = queue.watched_listener();
         let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         [entry(listener.map_or(-1, |l| l.as_fd().as_raw_fd())), entry(self.ready_fd.as_raw_fd())]
+    }
+
+    /// Adds the descriptor of the handshakes to the epoll set `set`. The lock is held meanwhile, so
+    /// that another thread cannot close the descriptor in between.
+    pub(super) fn add_handshakes_to(&self, set: BorrowedFd<'_>) -> io::Result<()> {
+        let queue = lock(&self.queue);
+        match queue.watched_listener() {
+            Some(listener) => sys::epoll_add(set, listener.as_fd().as_raw_fd()),
+            None => Ok(()),
+        }
     }
 
     /// Stops listening. Calls that wait in `accept` end with `EINVAL`.
@@ -214,6 +224,11 @@ where
 }
 
 impl<M: Manager> Queue<M> {
+    /// The listener, unless its next connection would find no room.
+    fn watched_listener(&self) -> Option<&M::Listener> {
+        self.listener.as_ref().filter(|_| !self.is_full())
+    }
+
     fn is_full(&self) -> bool {
         self.ready.len() >= self.backlog
     }

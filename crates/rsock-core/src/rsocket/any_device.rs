@@ -216,6 +216,12 @@ impl AnyAcceptQueue {
         fds
     }
 
+    /// Adds what [`Self::handshake_entries`] names to the epoll set `set`.
+    pub(super) fn add_handshakes_to(&self, set: BorrowedFd<'_>) -> io::Result<()> {
+        each!(self, queue => queue.add_handshakes_to(set)?);
+        Ok(())
+    }
+
     /// Stops listening.
     pub(super) fn shutdown(&self) {
         each!(self, queue => queue.shutdown());

@@ -101,13 +101,14 @@ impl Socket {
     /// # Errors
     /// When descriptors or memory run out (`EMFILE`, `ENFILE`, `ENOMEM`).
     pub fn wait_set(&self) -> io::Result<WaitSet> {
-        let (mut entries, until) = self.poll_entries();
-        // The listeners must live until the set has their descriptors.
-        let listeners = if self.is_connecting() { any_device::listeners() } else { Vec::new() };
-        for listener in &listeners {
-            entries.extend(listener.handshake_entries());
+        let (entries, until) = self.poll_entries();
+        let set = WaitSet::new(&entries, until)?;
+        if self.is_connecting() {
+            for listener in any_device::listeners() {
+                listener.add_handshakes_to(set.as_fd())?;
+            }
         }
-        WaitSet::new(&entries, until)
+        Ok(set)
     }
 
     /// A doorbell for this connected socket.

@@ -9,6 +9,8 @@ use rsock_cm::soft::{
 use rsock_cm::{Port, PortSpace};
 use rsock_verbs::QpNum;
 use rsock_verbs::soft::SoftContext;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 #[test]
@@ -115,6 +117,29 @@ fn a_connect_in_the_background_ends_writable() {
     assert!(client.take_error().is_none());
     assert_eq!(send(&client, b"x").expect("send"), 1);
     assert_eq!(recv(&server, 9).expect("recv"), b"x");
+}
+
+#[test]
+fn a_task_can_wait_for_its_connect_while_other_threads_close_their_listeners() {
+    let _watchdog = watchdog();
+    let listener = listening("127.0.0.1:0");
+    let client = Socket::new(Family::V4).expect("socket");
+    client.set_nonblocking(true);
+    let started = client.connect(listener.local_addr().expect("name"), None);
+    assert_eq!(errno(started), libc::EINPROGRESS);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut open: VecDeque<_> = (0..8).map(|_| listening("127.0.0.1:0")).collect();
+            while !is_over.load(Ordering::Relaxed) {
+                open.pop_front();
+                open.push_back(listening("127.0.0.1:0"));
+            }
+        });
+        let sets: io::Result<Vec<_>> = (0..3000).map(|_| client.wait_set().map(drop)).collect();
+        is_over.store(true, Ordering::Relaxed);
+        sets.expect("each set has what was open when it was made");
+    });
 }
 
 #[test]
