@@ -225,6 +225,11 @@ impl UdSender {
 
 #[cfg(test)]
 impl UdSender {
+    /// Holds the lock under which a thread writes the lane.
+    pub(super) fn write_for_long(&self) -> impl Sized {
+        self.tx.lock()
+    }
+
     /// Publishes an entry of any content, as a hostile sender would.
     pub(super) fn forge(&self, src: u32, word: u64) {
         let mut tx = self.tx.lock();

@@ -58,9 +58,12 @@ fn memory_of_a_queue_is_freed_once_its_senders_have_noticed() {
         let (of_a, of_b) = (queue(&a), queue(&b));
         let to = of_a.destination(&a.path, of_b.qp_num(), KEY).expect("destination");
         assert_eq!(send(&of_a, &to, &[1; 5000]), Ok(Posted::Out));
-        drop(of_b);
-        // The sender may still write the lane until it has noticed that the queue is gone.
+        // The sender may still write the lane until it has noticed that the queue is gone. Queues
+        // of other tests let all senders of the process look, and find this one busy.
+        let writing = to.sender.write_for_long();
+        of_b.receivers.write().unwrap_or_else(PoisonError::into_inner).clear();
         assert!(b.path.in_use() > before);
+        drop((writing, of_b));
         while send(&of_a, &to, b"more") != Err(DatagramError::Gone) {}
         drop((of_a, to));
     }
