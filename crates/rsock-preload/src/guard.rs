@@ -15,6 +15,7 @@ use rsock_verbs::per_thread::ZeroInThread;
 use std::cell::Cell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 rsock_verbs::per_thread! {
     /// Of the calling thread; usable at any moment of its life.
@@ -110,6 +111,21 @@ pub(crate) fn call_core<R>(f: impl FnOnce() -> io::Result<R>) -> Result<R, c_int
     }
 }
 
+/// Locks `mutex`, poisoned or not, and leaves `errno` alone also where another thread holds it:
+/// the system call of a thread that waits for a lock may set it.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    match mutex.try_lock() {
+        Ok(locked) => locked,
+        Err(TryLockError::Poisoned(locked)) => locked.into_inner(),
+        Err(TryLockError::WouldBlock) => {
+            let saved = errno::read();
+            let locked = mutex.lock().unwrap_or_else(PoisonError::into_inner);
+            errno::set(saved);
+            locked
+        }
+    }
+}
+
 /// Suspends the mark while a signal handler of the program runs on top of the core.
 #[must_use]
 pub(crate) struct OutsideCore {
@@ -143,6 +159,28 @@ mod tests {
         assert_eq!((n, errno::read(), is_in_core()), (Ok(5), libc::ENOENT, false));
         let panicked: Result<(), c_int> = call_core(|| panic!("expected by this test"));
         assert_eq!((panicked, is_in_core()), (Err(libc::ECONNRESET), false));
+    }
+
+    #[test]
+    fn threads_that_want_one_lock_keep_their_errno() {
+        let mutex = Mutex::new(0u32);
+        let count = || {
+            errno::set(libc::ENOENT);
+            for _ in 0..200_000 {
+                let mut n = lock(&mutex);
+                *n = n.wrapping_add(1);
+                // The other thread finds the lock taken, also where the two share one CPU.
+                if n.is_multiple_of(64) {
+                    std::thread::yield_now();
+                }
+            }
+            errno::read()
+        };
+        let both = std::thread::scope(|scope| {
+            let other = scope.spawn(count);
+            [count(), other.join().expect("a thread")]
+        });
+        assert_eq!(both, [libc::ENOENT; 2]);
     }
 
     #[test]

@@ -38,6 +38,7 @@ pub(crate) use shared::{
 pub(crate) use wait::{Sleep, Wait, wait, wait_by_kernel_or, while_asleep, without_own};
 
 use crate::chunked::{Chunked, Zeroed};
+use crate::guard::lock;
 use crate::rows::{self, Row};
 use crate::slot::{Direction, Handle};
 use crate::watched::{self, Membership};
@@ -52,7 +53,7 @@ use rustix::fd::RawFd;
 use std::collections::{HashMap, VecDeque};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 /// An epoll set that this process made by a hooked call. It lives for ever: when the program has
@@ -294,10 +295,6 @@ pub(crate) fn note_proxy(fd: c_int, member: c_int, data: Option<u64>) {
         let _section = Section::enter();
         set.lock().note_proxy(set, member, data);
     }
-}
-
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl EventSet {

@@ -18,7 +18,7 @@ use rustix::fd::BorrowedFd;
 use std::io;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 static LISTENERS: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
@@ -128,7 +128,7 @@ fn held() -> Option<MutexGuard<'static, Vec<Entry>>> {
 }
 
 fn lock() -> MutexGuard<'static, Vec<Entry>> {
-    LISTENERS.lock().unwrap_or_else(PoisonError::into_inner)
+    guard::lock(&LISTENERS)
 }
 
 /// The native listener of `fd`, opened if need be and if the last attempt was long enough ago.
