@@ -13,7 +13,7 @@ use crate::accelerate::path::Path;
 use crate::accelerate::poll_state::{INPUT, OUTPUT};
 use crate::accelerate::state::{FLAG_BROKEN, FLAG_HELD_ON_TCP, FLAG_TX_SHUT};
 use crate::accelerate::{AcceleratedStream, Mark, PATIENCE};
-use crate::engine::spin_on_peer;
+use crate::engine::spin_on_peers;
 use crate::interrupt::Section;
 use crate::sys;
 use rsock_proto::event_set::{Events, News, ReadinessSnapshot};
@@ -39,14 +39,15 @@ pub fn on_path_found(f: fn(WatchId)) {
     let _ = ON_PATH_FOUND.set(f);
 }
 
-/// Spins as long as spinning has paid off on this thread lately, until `ready` holds, which a peer
-/// brings about that `is_peer_elsewhere` knows to run on another CPU or on this one. False if the
-/// caller should sleep.
+/// Spins as long as spinning has paid off on this thread lately, until `ready` holds, which one of
+/// `n_peers` brings about. The last one ran on another CPU or on this one, as far as
+/// `is_peer_elsewhere` knows. False if the caller should sleep.
 pub fn spin_until(
+    n_peers: u32,
     is_peer_elsewhere: impl FnOnce() -> Option<bool>,
     ready: impl Fn() -> bool,
 ) -> bool {
-    spin_on_peer(is_peer_elsewhere, ready)
+    spin_on_peers(n_peers, is_peer_elsewhere, ready)
 }
 
 /// The watch that a stream belongs to, if any.

@@ -213,7 +213,8 @@ impl EventSet {
             StreamRef::Native(_) => false,
         };
         let has_news = || own_fds.ready.has_any() || remote.iter().any(has_changed);
-        if !spin_until(|| own_fds.ready.is_peer_elsewhere(), has_news) {
+        let n_watched = self.n_watched.load(Ordering::Relaxed);
+        if !spin_until(n_watched, || own_fds.ready.is_peer_elsewhere(), has_news) {
             return false;
         }
         let mut changed = remote.iter().filter(|remote| has_changed(remote)).peekable();
