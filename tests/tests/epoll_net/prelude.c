@@ -30,10 +30,20 @@ static pid_t child;
 static char room[1 << 16];
 static void *bad;
 
+/* Ends this process if no other one takes its steps: that one has ended, or was never started. */
 static void await_turn(int n)
 {
-	while (shared->turn != n)
+	enum { MOST_LOOKS = 300000 };
+	int turn = shared->turn, looks = 0;
+	while (shared->turn != n) {
 		usleep(100);
+		looks = shared->turn == turn ? looks + 1 : 0;
+		turn = shared->turn;
+		if (looks > MOST_LOOKS) {
+			fprintf(stderr, "step %d has not ended, and step %d waits for it\n", turn, n);
+			_exit(1);
+		}
+	}
 }
 
 /* Whether this process takes step `n`, which is process `p`'s. */
