@@ -30,15 +30,16 @@ static pid_t child;
 static char room[1 << 16];
 static void *bad;
 
-/* Ends this process if no other one takes its steps: that one has ended, or was never started. */
+/* Ends this process if the step of another one takes too long: that one has ended, was never started, or is stuck. */
 static void await_turn(int n)
 {
 	enum { MOST_LOOKS = 300000 };
 	int turn = shared->turn, looks = 0;
-	while (shared->turn != n) {
+	while (turn != n) {
 		usleep(100);
-		looks = shared->turn == turn ? looks + 1 : 0;
-		turn = shared->turn;
+		int now = shared->turn;
+		looks = now == turn ? looks + 1 : 0;
+		turn = now;
 		if (looks > MOST_LOOKS) {
 			fprintf(stderr, "step %d has not ended, and step %d waits for it\n", turn, n);
 			_exit(1);

@@ -40,10 +40,10 @@ pub fn on_path_found(f: fn(WatchId)) {
 }
 
 /// Spins as long as spinning has paid off on this thread lately, until `ready` holds, which one of
-/// `n_peers` brings about. The last one ran on another CPU or on this one, as far as
-/// `is_peer_elsewhere` knows. False if the caller should sleep.
+/// `n_peers` brings about. `is_peer_elsewhere` tells whether the one that last woke this thread ran
+/// on another CPU. False if the caller should sleep.
 pub fn spin_until(
-    n_peers: u32,
+    n_peers: usize,
     is_peer_elsewhere: impl FnOnce() -> Option<bool>,
     ready: impl Fn() -> bool,
 ) -> bool {

@@ -449,7 +449,7 @@ fn spin(states: &[Option<State<'_>>]) -> bool {
     let has_any = || {
         rings().any(|(path, mark)| path.has_changed(*mark)) || queues().any(|udp| udp.is_ready())
     };
-    n != 0 && n <= MOST_SPUN && spin_on_peers(1, || is_any_peer_elsewhere(rings()), has_any)
+    n != 0 && n <= MOST_SPUN && spin_on_peers(n, || is_any_peer_elsewhere(rings()), has_any)
 }
 
 /// Whether one of the peers runs on another CPU than this thread; `None` if that is unknown of all.

@@ -131,6 +131,11 @@ where
     /// Adds the descriptor of the handshakes to the epoll set `set`. The lock is held meanwhile, so
     /// that another thread cannot close the descriptor in between.
     pub(super) fn add_handshakes_to(&self, set: BorrowedFd<'_>) -> io::Result<()> {
+        // A forked child does not advance what its parent listens on, and may have inherited the
+        // lock from a thread that it does not have.
+        if self.forks != sys::forks() {
+            return Ok(());
+        }
         let queue = lock(&self.queue);
         match queue.watched_listener() {
             Some(listener) => sys::epoll_add(set, listener.as_fd().as_raw_fd()),

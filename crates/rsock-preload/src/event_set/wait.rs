@@ -213,7 +213,7 @@ impl EventSet {
             StreamRef::Native(_) => false,
         };
         let has_news = || own_fds.ready.has_any() || remote.iter().any(has_changed);
-        let n_watched = self.n_watched.load(Ordering::Relaxed);
+        let n_watched = self.n_watched.load(Ordering::Relaxed) as usize;
         if !spin_until(n_watched, || own_fds.ready.is_peer_elsewhere(), has_news) {
             return false;
         }

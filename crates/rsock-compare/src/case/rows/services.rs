@@ -36,8 +36,7 @@ fn case(id: &str, label: &str, service: Service, promise: Promise) -> Case {
     Case { need_beside_slow: Some(at_least(slow)), ..row(id, label, service, at_least(fast)) }
 }
 
-/// A row that the kernel alone serves, so that its sides are closer to each other than single
-/// samples are.
+/// A row that the kernel alone serves: the two sides differ by less than two samples of one side.
 fn as_fast_as_kernel(id: &str, label: &str, service: Service) -> Case {
     Case { n_times: 3, ..case(id, label, service, always(0.97, 1.05)) }
 }

@@ -59,11 +59,12 @@ fn memory_of_a_queue_is_freed_once_its_senders_have_noticed() {
         let to = of_a.destination(&a.path, of_b.qp_num(), KEY).expect("destination");
         assert_eq!(send(&of_a, &to, &[1; 5000]), Ok(Posted::Out));
         // The sender may still write the lane until it has noticed that the queue is gone. Queues
-        // of other tests let all senders of the process look, and find this one busy.
+        // of other tests let all senders of the process look, and wait for this one's lock.
         let writing = to.sender.write_for_long();
         of_b.receivers.write().unwrap_or_else(PoisonError::into_inner).clear();
         assert!(b.path.in_use() > before);
-        drop((writing, of_b));
+        drop(writing);
+        drop(of_b);
         while send(&of_a, &to, b"more") != Err(DatagramError::Gone) {}
         drop((of_a, to));
     }
