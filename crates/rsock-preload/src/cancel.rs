@@ -27,14 +27,13 @@ pub(crate) unsafe fn cancel_thread(thread: pthread_t) -> c_int {
     // SAFETY: the caller's promise.
     let result = unsafe { crate::next::pthread_cancel(thread) };
     if result == 0 {
-        let saved = errno::read();
+        let _errno = errno::Kept::now();
         let mut clock: clockid_t = 0;
         signal::wrap_cancellation();
         // SAFETY: as above, and a live clock id.
         if unsafe { libc::pthread_getcpuclockid(thread, &raw mut clock) } == 0 {
             signal::send_cancellation(thread_of(clock));
         }
-        errno::set(saved);
     }
     result
 }

@@ -22,6 +22,22 @@ pub(crate) fn read() -> c_int {
     unsafe { *at }
 }
 
+/// Restores the calling thread's `errno` when it is dropped.
+#[must_use]
+pub(crate) struct Kept(c_int);
+
+impl Kept {
+    pub(crate) fn now() -> Self {
+        Self(read())
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        set(self.0);
+    }
+}
+
 /// The errno for `error`.
 ///
 /// Kernel TCP's numbers, not those of the `rsocket` C API: a broken path is a reset.

@@ -96,13 +96,13 @@ pub(crate) fn defers_cancellation(stack: usize) -> bool {
 /// The `errno` to report.
 #[inline]
 pub(crate) fn call_core<R>(f: impl FnOnce() -> io::Result<R>) -> Result<R, c_int> {
-    let saved = errno::read();
+    let kept = errno::Kept::now();
     STATE.with(|s| s.depth.set(s.depth.get() + 1));
     let result = catch_unwind(AssertUnwindSafe(f));
     // Not a plain decrement: a handler that interrupted this call may have left by longjmp to a
     // frame above a second `call_core`, whose count is gone with it.
     STATE.with(|s| s.depth.set(s.depth.get().saturating_sub(1)));
-    errno::set(saved);
+    drop(kept);
     match result {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(errno::of(&error)),
@@ -114,15 +114,18 @@ pub(crate) fn call_core<R>(f: impl FnOnce() -> io::Result<R>) -> Result<R, c_int
 /// Locks `mutex`, poisoned or not, and leaves `errno` alone also where another thread holds it:
 /// the system call of a thread that waits for a lock may set it.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    try_lock(mutex).unwrap_or_else(|| {
+        let _errno = errno::Kept::now();
+        mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    })
+}
+
+/// As [`lock`], unless another thread holds the lock.
+pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
-        Ok(locked) => locked,
-        Err(TryLockError::Poisoned(locked)) => locked.into_inner(),
-        Err(TryLockError::WouldBlock) => {
-            let saved = errno::read();
-            let locked = mutex.lock().unwrap_or_else(PoisonError::into_inner);
-            errno::set(saved);
-            locked
-        }
+        Ok(locked) => Some(locked),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
     }
 }
 

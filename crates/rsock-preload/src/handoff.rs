@@ -272,7 +272,7 @@ fn replace_descriptors(
     interests: &[Interest],
     proxy: &OwnedFd,
 ) -> Result<(), c_int> {
-    let saved = errno::read();
+    let _errno = errno::Kept::now();
     let mut result = Ok(());
     interests.iter().for_each(|interest| interest.remove());
     for descriptor in descriptors {
@@ -286,14 +286,12 @@ fn replace_descriptors(
         }
     }
     interests.iter().for_each(|interest| _ = interest.add());
-    errno::set(saved);
     result
 }
 
 /// Closes the proxy itself, which other descriptors name by now.
 fn close_proxy(proxy: OwnedFd) {
-    let saved = errno::read();
+    let _errno = errno::Kept::now();
     // SAFETY: just given up by `into_raw_fd`.
     unsafe { rustix::io::close(proxy.into_raw_fd()) };
-    errno::set(saved);
 }

@@ -53,7 +53,7 @@ use rustix::fd::RawFd;
 use std::collections::{HashMap, VecDeque};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// An epoll set that this process made by a hooked call. It lives for ever: when the program has
@@ -322,11 +322,7 @@ impl EventSet {
 
     /// As [`Self::lock`], unless another thread has the lock.
     fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
-        match self.state.try_lock() {
-            Ok(state) => Some(state),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        guard::try_lock(&self.state)
     }
 
     /// Whether the library watches a member.

@@ -27,9 +27,8 @@ pub(crate) unsafe extern "C-unwind" fn connect(
     // SAFETY: readable by the caller's promise.
     let family = unsafe { family.read_unaligned() };
     if datagrams::is_udp(fd) {
-        let e = errno::read();
+        let _errno = errno::Kept::now();
         datagrams::note_connected(fd);
-        errno::set(e);
         return result;
     }
     match (result, c_int::from(family)) {

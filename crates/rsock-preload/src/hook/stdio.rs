@@ -36,10 +36,10 @@ fn only_writes(mode: &CStr) -> bool {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn fclose(file: *mut libc::FILE) -> c_int {
     if !file.is_null() && !guard::is_in_core() {
-        let saved = errno::read();
+        let kept = errno::Kept::now();
         // SAFETY: an open stream by the caller's promise.
         let fd = unsafe { libc::fileno(file) };
-        errno::set(saved);
+        drop(kept);
         super::note_closing(fd);
     }
     // SAFETY: arguments passed on unchanged.

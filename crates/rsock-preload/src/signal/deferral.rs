@@ -23,7 +23,7 @@ pub(crate) fn defer_in_sections() {
 /// # Safety
 /// The arguments of a signal handler that the kernel has called.
 pub(super) unsafe fn defer(signal: c_int, info: *const siginfo_t, context: *mut c_void) {
-    let saved = errno::read();
+    let _errno = errno::Kept::now();
     let this = bit(signal);
     // With SA_NODEFER the signal is not blocked while its handler runs, and would come back at
     // once.
@@ -37,16 +37,14 @@ pub(super) unsafe fn defer(signal: c_int, info: *const siginfo_t, context: *mut 
     // SAFETY: as above.
     unsafe { mask.write_unaligned(blocked | this) };
     DEFERRED.set(DEFERRED.get() | this);
-    errno::set(saved);
 }
 
 /// The section has ended: unblocks the deferred signals.
 fn deliver() {
     let due = DEFERRED.replace(0);
     if due != 0 {
-        let saved = errno::read();
+        let _errno = errno::Kept::now();
         change_mask(libc::SIG_UNBLOCK, due);
-        errno::set(saved);
     }
 }
 

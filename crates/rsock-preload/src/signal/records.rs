@@ -25,7 +25,7 @@ static CHANGING: AtomicBool = AtomicBool::new(false);
 
 /// `SA_RESETHAND`: the next such signal finds the default action. Mask and flags stay.
 pub(super) fn reset(signal: c_int, flags: c_int) {
-    let saved = errno::read();
+    let _errno = errno::Kept::now();
     // SAFETY: zeroes are a valid `sigaction`.
     let mut action: Action = unsafe { mem::zeroed() };
     // SAFETY: null and a live action.
@@ -34,7 +34,6 @@ pub(super) fn reset(signal: c_int, flags: c_int) {
     action.sa_flags = flags;
     // SAFETY: a live action and null.
     unsafe { next::sigaction(signal, &raw const action, ptr::null_mut()) };
-    errno::set(saved);
 }
 
 pub(super) fn record_of(signal: c_int) -> Option<&'static Record> {

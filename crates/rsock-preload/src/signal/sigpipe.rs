@@ -7,7 +7,7 @@ use std::mem;
 
 /// Sends SIGPIPE to the calling thread, as the kernel does when a stream has no reader.
 pub(crate) fn raise_sigpipe() {
-    let saved = errno::read();
+    let _errno = errno::Kept::now();
     // SAFETY: zeroes are a valid `siginfo_t`.
     let mut info: siginfo_t = unsafe { mem::zeroed() };
     info.si_signo = libc::SIGPIPE;
@@ -21,7 +21,6 @@ pub(crate) fn raise_sigpipe() {
     // SAFETY: in bounds, and unaligned writes are what this call is for.
     unsafe { at.cast::<Sender>().write_unaligned(sender) };
     queue_to_self(libc::SIGPIPE, &raw const info);
-    errno::set(saved);
 }
 
 /// The fields that follow the three numbers in the `siginfo_t` of a `kill`.

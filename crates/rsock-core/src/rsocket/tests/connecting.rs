@@ -99,12 +99,17 @@ fn a_connect_without_an_answer_times_out() {
     assert!(client.take_error().is_none(), "told once");
 }
 
+fn nonblocking() -> Socket {
+    let socket = Socket::new(Family::V4).expect("socket");
+    socket.set_nonblocking(true);
+    socket
+}
+
 #[test]
 fn a_connect_in_the_background_ends_writable() {
     let _watchdog = watchdog();
     let listener = listening("127.0.0.1:0");
-    let client = Socket::new(Family::V4).expect("socket");
-    client.set_nonblocking(true);
+    let client = nonblocking();
     match client.connect(listener.local_addr().expect("name"), None) {
         Ok(()) => {}
         Err(e) => assert_eq!(e.raw_os_error(), Some(libc::EINPROGRESS)),
@@ -123,8 +128,7 @@ fn a_connect_in_the_background_ends_writable() {
 fn a_task_can_wait_for_its_connect_while_other_threads_close_their_listeners() {
     let _watchdog = watchdog();
     let listener = listening("127.0.0.1:0");
-    let client = Socket::new(Family::V4).expect("socket");
-    client.set_nonblocking(true);
+    let client = nonblocking();
     let started = client.connect(listener.local_addr().expect("name"), None);
     assert_eq!(errno(started), libc::EINPROGRESS);
     let is_over = AtomicBool::new(false);
@@ -244,8 +248,7 @@ fn a_peer_of_another_protocol_version_is_turned_away() {
     let port = Arc::new(Port::open(false).expect("port"));
     let mut listener = Listener::listen(&ctx, PortSpace::Tcp, port, 4).expect("listen");
     let to = addr(&format!("127.0.0.1:{}", listener.local_addr().port()));
-    let client = Socket::new(Family::V4).expect("socket");
-    client.set_nonblocking(true);
+    let client = nonblocking();
     assert_eq!(errno(client.connect(to, None)), libc::EINPROGRESS);
     while poll_one(&client, PollFlags::OUT, Some(Duration::ZERO)).is_empty() {
         if let Some(Event::Request(r)) = listener.try_next(now).expect("listener") {
