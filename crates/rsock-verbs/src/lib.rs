@@ -3,6 +3,7 @@
 pub mod clock;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
+mod copy;
 pub mod cred;
 mod datagram;
 mod device;

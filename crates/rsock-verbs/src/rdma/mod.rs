@@ -19,7 +19,6 @@ mod attributes;
 mod bell;
 mod context;
 mod convert;
-mod copy;
 mod cq;
 mod device_cq;
 mod event_watchers;

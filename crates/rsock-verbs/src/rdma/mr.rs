@@ -2,13 +2,13 @@
 
 use super::RdmaPd;
 use super::convert::{self, object};
-use super::copy::{copy, try_copy};
 use super::usage::Counted;
 use crate::device::MemoryRegion;
 use crate::error::Error;
 use crate::high_fd::verb;
 use crate::types::{Access, LKey, RKey, RemoteAddr};
 use crate::wr::Sge;
+use crate::{copy, fault};
 use rsock_rdma_sys::verbs::ibv_mr;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::ffi::c_int;
@@ -85,7 +85,7 @@ impl RdmaMr {
     pub(super) unsafe fn try_copy_in(&self, offset: usize, from: *const u8, len: usize) -> bool {
         let to = self.at(offset, len);
         // SAFETY: the span is inside the region, and the caller promises the source.
-        unsafe { try_copy(from, to, len) }
+        unsafe { fault::copy(from, to, len) }
     }
 
     /// The span's first byte.
@@ -137,21 +137,21 @@ impl MemoryRegion for RdmaMr {
         let to = self.at(offset, src.len());
         // SAFETY: `src` is readable and the span is inside the region; a slice that Rust vouches
         // for does not overlap memory that others write.
-        unsafe { copy(src.as_ptr(), to, src.len()) };
+        unsafe { copy::plain(src.as_ptr(), to, src.len()) };
     }
 
     #[inline]
     fn copy_out(&self, offset: usize, dst: &mut [u8]) {
         let from = self.at(offset, dst.len());
         // SAFETY: as in `copy_in`, the other way.
-        unsafe { copy(from, dst.as_mut_ptr(), dst.len()) };
+        unsafe { copy::plain(from, dst.as_mut_ptr(), dst.len()) };
     }
 
     #[inline]
     fn try_copy_out(&self, offset: usize, dst: &mut [u8]) -> bool {
         let from = self.at(offset, dst.len());
         // SAFETY: as in `copy_in`, the other way.
-        unsafe { try_copy(from, dst.as_mut_ptr(), dst.len()) }
+        unsafe { fault::copy(from, dst.as_mut_ptr(), dst.len()) }
     }
 
     /// The device has pinned the pages, so none can be released.

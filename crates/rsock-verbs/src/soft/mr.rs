@@ -2,12 +2,12 @@
 //! caller.
 
 use super::alloc::{LINE, is_block};
-use super::copy;
 use super::creation_stamp::CreationStamp;
 use super::foreign::Admission;
 use super::layout::PAGE;
 use super::pd::SoftPd;
 use super::regions::Extent;
+use crate::copy;
 use crate::device::MemoryRegion;
 use crate::error::Error;
 use crate::fault;

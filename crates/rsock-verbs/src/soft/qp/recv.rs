@@ -5,9 +5,10 @@
 //! error state.
 
 use super::QpCore;
+use crate::copy;
 use crate::error::PostError;
-use crate::soft::copy;
 use crate::soft::layout::Entry;
+use crate::soft::peer_copy;
 use crate::sync::slot::INLINE;
 use crate::types::{Access, QpState};
 use crate::wc::{Completion, WcOp, WcStatus};
@@ -274,7 +275,7 @@ impl QpCore {
                 let words = slot.payload();
                 // SAFETY: `len` bytes inside this process's segment, which only raw copies and
                 // atomics access.
-                unsafe { copy::store_small(&words, to.as_ptr(), len as usize) };
+                unsafe { peer_copy::store_small(&words, to.as_ptr(), len as usize) };
                 Ok(len)
             }
             Entry::WriteImm { len } => Ok(len),
@@ -298,7 +299,7 @@ impl QpCore {
                 let words = self.recv_lane.slot(head).payload();
                 let mut bytes = [0u8; INLINE];
                 // SAFETY: INLINE bytes, and `len` is at most that.
-                unsafe { copy::store_small(&words, bytes.as_mut_ptr(), len as usize) };
+                unsafe { peer_copy::store_small(&words, bytes.as_mut_ptr(), len as usize) };
                 (len, self.scatter(taken, &bytes[..len as usize]))
             }
             Entry::SendTooLong => (0, false),

@@ -9,8 +9,8 @@ use super::lane::LaneProducer;
 use super::shared::{DONE, ROOM_REQUESTED, Tx};
 use super::submit::{Submitted, address};
 use crate::error::PostError;
-use crate::soft::copy;
 use crate::soft::layout::{Entry, MAX_SEND, MAX_WRITE};
+use crate::soft::peer_copy;
 use crate::soft::regions::Target;
 use crate::sync::slot::INLINE;
 use crate::types::{QpState, RKey, RemoteAddr};
@@ -102,7 +102,7 @@ impl QpCore {
             };
             if len <= INLINE {
                 // SAFETY: the caller's promise; at most INLINE bytes.
-                let Some(words) = (unsafe { copy::try_load_small(src, len) }) else {
+                let Some(words) = (unsafe { peer_copy::try_load_small(src, len) }) else {
                     return FastPost::Fault;
                 };
                 let entry = Entry::WriteImmInline { at, len: sge.len };
@@ -115,7 +115,7 @@ impl QpCore {
             let answered = self.is_answered(tx);
             let from = tx.copy_policy.stream_from(len, answered);
             // SAFETY: readable by the caller's promise; `len` bytes of the peer's region.
-            if !unsafe { copy::to_peer(src, to.as_ptr(), len, from) } {
+            if !unsafe { peer_copy::to_peer(src, to.as_ptr(), len, from) } {
                 return FastPost::Fault;
             }
             slot.publish_bare(tx.tail, imm, Entry::WriteImm { len: sge.len }.encode());

@@ -7,8 +7,8 @@ use super::QpCore;
 use super::lane::LaneProducer;
 use super::shared::{ROOM_REQUESTED, Tx};
 use crate::fault;
-use crate::soft::copy;
 use crate::soft::layout::Entry;
+use crate::soft::peer_copy;
 use crate::soft::regions::{RemoteRegion, Target};
 use crate::sync::slot::INLINE;
 use crate::types::{Access, RKey, RemoteAddr};
@@ -368,7 +368,7 @@ unsafe fn gather(sges: &[Sge], mut to: *mut u8, stream_from: usize) -> bool {
         let src = ptr::with_exposed_provenance(address(sge.addr));
         let len = sge.len as usize;
         // SAFETY: the caller's promise.
-        if !unsafe { copy::to_peer(src, to, len, stream_from) } {
+        if !unsafe { peer_copy::to_peer(src, to, len, stream_from) } {
             return false;
         }
         // SAFETY: the pieces' sum is writable.
@@ -377,7 +377,7 @@ unsafe fn gather(sges: &[Sge], mut to: *mut u8, stream_from: usize) -> bool {
     let src = ptr::with_exposed_provenance(address(sges[last].addr));
     let len = sges[last].len as usize;
     // SAFETY: the caller's promise.
-    unsafe { copy::to_peer_last(src, to, len, stream_from) }
+    unsafe { peer_copy::to_peer_last(src, to, len, stream_from) }
 }
 
 /// The pieces' bytes as words; `None` if a piece is not mapped.
@@ -389,7 +389,7 @@ unsafe fn gather_small(sges: &[Sge]) -> Option<[u64; INLINE / 8]> {
     if let [sge] = sges {
         let src = ptr::with_exposed_provenance(address(sge.addr));
         // SAFETY: the caller's promise.
-        return unsafe { copy::try_load_small(src, sge.len as usize) };
+        return unsafe { peer_copy::try_load_small(src, sge.len as usize) };
     }
     let mut bytes = [0u8; INLINE];
     let mut at = 0;
@@ -403,5 +403,5 @@ unsafe fn gather_small(sges: &[Sge]) -> Option<[u64; INLINE / 8]> {
         at += part.len();
     }
     // SAFETY: the array has INLINE bytes.
-    Some(unsafe { copy::load_small(bytes.as_ptr(), INLINE) })
+    Some(unsafe { peer_copy::load_small(bytes.as_ptr(), INLINE) })
 }

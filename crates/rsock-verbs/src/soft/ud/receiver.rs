@@ -5,11 +5,11 @@
 //! is checked on a private copy; an entry that no honest sender writes is skipped and counted.
 
 use super::{MAX_LEN, SLOTS};
+use crate::copy;
 use crate::datagram::{Arrived, Sender};
 use crate::error::Error;
 use crate::family::{FamilyBox, FamilySafe};
 use crate::soft::Link;
-use crate::soft::copy;
 use crate::soft::creation_stamp::CreationStamp;
 use crate::soft::layout::{DATAGRAMS, Entry, LANE_HEAD, LaneHead, REVOKED, STAGE};
 use crate::soft::qp::lane::{self, Lane, LaneLocation};

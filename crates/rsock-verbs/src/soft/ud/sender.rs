@@ -7,11 +7,11 @@
 
 use super::SLOTS;
 use crate::clock;
+use crate::copy;
 use crate::datagram::{DatagramError, Posted};
 use crate::error::Error;
 use crate::family::{FamilyBox, Lock};
 use crate::soft::Link;
-use crate::soft::copy;
 use crate::soft::layout::{self, DATAGRAMS, QP_TABLE, QPS, QpEntry};
 use crate::soft::qp::lane::LaneProducer;
 use crate::sync::slot::INLINE;

@@ -9,17 +9,6 @@ use crate::fault;
 use crate::sync::slot::INLINE;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Ordinary copy.
-///
-/// # Safety
-/// `len` bytes are readable at `src` and writable at `dst`; the two do not overlap. Another process
-/// may write either meanwhile: the bytes are then torn.
-#[inline(always)]
-pub(super) unsafe fn plain(src: *const u8, dst: *mut u8, len: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { std::ptr::copy_nonoverlapping(src, dst, len) };
-}
-
 /// Copy for a reader on another CPU: streaming from `stream_from` bytes on. False if the source is
 /// not there; then any part of it may have been copied.
 ///
@@ -92,7 +81,7 @@ pub(super) unsafe fn stream(src: *const u8, dst: *mut u8, len: usize) {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::plain;
+    use crate::copy::plain;
     use std::arch::x86_64::{
         __m256i, __m512i, _mm_sfence, _mm256_loadu_si256, _mm256_stream_si256, _mm512_loadu_si512,
         _mm512_stream_si512,
