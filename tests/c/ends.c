@@ -448,6 +448,42 @@ static void files_server(int fd)
 	tell(fd);
 }
 
+/* A file piece by piece, from the connection's first call on, by a socket that does not wait. */
+static void file_pieces_client(int fd)
+{
+	enum { TOTAL = 500000, PIECE = 1000, PIECES = 8 };
+	FILE *file = tmpfile();
+	CHECK(file != NULL);
+	int from = fileno(file);
+	put_stream(from, TOTAL, 1);
+	CHECK(lseek(from, 3, SEEK_SET) == 3);
+	set_nonblocking(fd, 1);
+	SHOW(sendfile(fd, -1, NULL, PIECE));
+	SHOW(sendfile(fd, from, (off_t *)16, PIECE));
+	SHOW(sendfile(fd, from, NULL, 0));
+	off_t at = 0;
+	for (int i = 0; i < PIECES; i++) {
+		SHOW(sendfile(fd, from, &at, PIECE));
+		SHOW(at);
+	}
+	SHOW(sendfile(fd, from, (off_t *)16, PIECE));
+	SHOW(lseek(from, 0, SEEK_CUR));
+	CHECK(lseek(from, at, SEEK_SET) == at);
+	while (lseek(from, 0, SEEK_CUR) < TOTAL) {
+		struct pollfd one = {.fd = fd, .events = POLLOUT};
+		CHECK(poll(&one, 1, -1) == 1);
+		CHECK(sendfile(fd, from, NULL, 1u << 20) > 0 || errno == EAGAIN);
+	}
+	set_nonblocking(fd, 0);
+	hear(fd);
+}
+
+static void file_pieces_server(int fd)
+{
+	get_stream(fd, 500000, 1);
+	tell(fd);
+}
+
 /* Options that the fast path cannot honour, in the middle of a stream; and urgent bytes. */
 static void options_client(int fd)
 {
@@ -500,6 +536,7 @@ static const struct part PARTS[] = {
 	{"state", state_client, state_server},
 	{"timeouts", timeouts_client, timeouts_server},
 	{"files", files_client, files_server},
+	{"file_pieces", file_pieces_client, file_pieces_server},
 	{"options", options_client, options_server},
 };
 

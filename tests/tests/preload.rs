@@ -29,7 +29,7 @@ parts! {
     transfer: threads turns polled selected dontwait both_write_first peek_all;
     ends: half_close both_half_close closed_peer late_writer late_writer_killed late_half_close
         killed_by_sigpipe unread linger exit killed blocked_writer shut_read edges state timeouts
-        files options;
+        files file_pieces options;
     forks: making;
     polled: many;
     moves: first_byte mid_write both_directions blocked_recv unread half_close;

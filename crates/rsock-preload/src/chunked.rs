@@ -9,6 +9,8 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
+const PAGE: usize = 4096;
+
 /// Types for which memory full of zero bytes is a valid, shareable value.
 ///
 /// # Safety
@@ -38,7 +40,7 @@ impl<T: Zeroed, const PER_CHUNK: usize, const CHUNKS: usize> Chunked<T, PER_CHUN
     const BYTES: usize = PER_CHUNK * size_of::<T>();
 
     pub(crate) const fn new() -> Self {
-        const { assert!(PER_CHUNK.is_power_of_two() && align_of::<T>() <= 4096) };
+        const { assert!(PER_CHUNK.is_power_of_two() && align_of::<T>() <= PAGE) };
         Self {
             chunks: [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS],
             n_chunks: AtomicUsize::new(0),
@@ -65,13 +67,17 @@ impl<T: Zeroed, const PER_CHUNK: usize, const CHUNKS: usize> Chunked<T, PER_CHUN
             return Some(found);
         }
         let chunk = self.chunks.get(index / PER_CHUNK)?;
+        // PERF: a chunk of a page is about to be used whole. To have the kernel fault it in here
+        // spares a short-lived process two page faults: for the first load, and for the first
+        // store.
+        let at_once = if Self::BYTES <= PAGE { MapFlags::POPULATE } else { MapFlags::empty() };
         // SAFETY: a fresh mapping at an address of the kernel's choice replaces no other.
         let fresh = unsafe {
             mmap_anonymous(
                 ptr::null_mut(),
                 Self::BYTES,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE | at_once,
             )
         }
         .ok()?;

@@ -20,7 +20,9 @@ mod replacement;
 mod word;
 
 pub(crate) use closed::{note_closing, note_disconnected, note_made, was_reused};
-pub(crate) use first_calls::{recv_bytes_first, recv_first, send_bytes_first, send_first};
+pub(crate) use first_calls::{
+    recv_bytes_first, recv_first, send_bytes_first, send_first, sendfile_first,
+};
 pub(crate) use opened::{
     note_accepted, note_connected, note_connecting, note_duplicate, note_listening,
     note_stream_made,

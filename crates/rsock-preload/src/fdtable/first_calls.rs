@@ -6,7 +6,7 @@ use super::claim;
 use super::entry;
 use super::word::{ADOPTING, CANDIDATE, IN_KERNEL, Word};
 use crate::{errno, guard, next, tcp_only, threads};
-use libc::{c_int, c_void};
+use libc::{c_int, c_void, off_t};
 use rsock_core::accelerate::{FallbackReason, is_nonblocking, note_kernel_call};
 use rsock_core::interrupt::{self, Section};
 use rsock_verbs::raw;
@@ -66,6 +66,30 @@ pub(crate) fn send_first(
         // SAFETY: not -1; the program's own, which it does not close during its call.
         let socket = unsafe { BorrowedFd::borrow_raw(fd) };
         Ok(sendmsg(socket, bufs, &mut SendAncillaryBuffer::default(), flags)?)
+    });
+    sent.filter(may_stand)
+}
+
+/// As [`send_bytes_first`], of `len` bytes of the file `from`, as `sendfile(2)`. Only where the call
+/// does not wait for room: it has no flag of its own for that.
+///
+/// # Safety
+/// Of an offset that is not the program's, the kernel reports `EFAULT`.
+pub(crate) unsafe fn sendfile_first(
+    fd: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    len: usize,
+) -> Option<Result<usize, c_int>> {
+    let (entry, word) = candidate(fd)?;
+    // SAFETY: not -1; only asked about.
+    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+    if len == 0 || len > MOST_SENT || !may_be_kernels(word) || !is_nonblocking(socket) {
+        return None;
+    }
+    let sent = by_kernel(entry, word, Word::with_sent, || {
+        // SAFETY: the kernel reads and writes the offset, as the caller of the hook has asked.
+        unsafe { raw::syscall!(libc::SYS_sendfile, fd, from, offset, len) }
     });
     sent.filter(may_stand)
 }

@@ -7,7 +7,7 @@ use crate::slot::Direction;
 use crate::{errno, fdtable, guard, next, signal};
 use libc::{c_int, c_uint, loff_t, off_t, size_t, ssize_t};
 use rsock_core::accelerate::FallbackReason;
-use rsock_verbs::HighFd;
+use rsock_verbs::{HighFd, fault};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::SeekFrom;
 use rustix::net::{RecvFlags, SendFlags};
@@ -27,26 +27,32 @@ pub(crate) unsafe extern "C-unwind" fn sendfile(
     offset: *mut off_t,
     len: size_t,
 ) -> ssize_t {
+    // SAFETY: the caller's promise; the kernel reports an offset that is not there.
+    if let Some(first) = unsafe { fdtable::sendfile_first(out, from, offset, len) } {
+        return errno::ret_len(first);
+    }
     if from >= 0
         && let Some(handle) = fdtable::begin_call(out, Direction::Send)
         && !handle.stream().is_plain()
     {
         // SAFETY: not -1; if it is not open, reading says so.
         let file = unsafe { BorrowedFd::borrow_raw(from) };
-        // SAFETY: null or valid by the caller's promise.
-        let given = unsafe { offset.as_ref() }.copied();
+        // SAFETY: null or the program's, by the caller's promise.
+        let given = match unsafe { FileOffset::read(offset) } {
+            Ok(given) => given,
+            Err(e) => return errno::fail(e),
+        };
         let start = match given {
-            Some(at) => u64::try_from(at).ok(),
+            Some(FileOffset { at, .. }) => u64::try_from(at).ok(),
             None => rustix::fs::seek(file, SeekFrom::Current(0)).ok(),
         };
         if let Some(start) = start.filter(|_| is_file(file)) {
-            let result = guard::call_core(|| copy_file(&handle, file, start, len));
+            let mut result = guard::call_core(|| copy_file(&handle, file, start, len));
             drop(handle);
             if let Ok(n) = result {
                 let end = start + n as u64;
                 match given {
-                    // SAFETY: not null and valid by the caller's promise.
-                    Some(_) => unsafe { *offset = off_t::try_from(end).unwrap_or(off_t::MAX) },
+                    Some(given) => result = given.write(end).map(|()| n),
                     None => _ = rustix::fs::seek(file, SeekFrom::Start(end)),
                 }
             }
@@ -122,6 +128,46 @@ pub(crate) unsafe extern "C-unwind" fn splice(
     }
     // SAFETY: arguments passed on unchanged.
     unsafe { next::splice(from, from_at, to, to_at, len, flags) }
+}
+
+/// An offset in the program's memory, which may not be there.
+#[derive(Clone, Copy)]
+struct FileOffset {
+    place: *mut off_t,
+    /// What the program has stored there.
+    at: off_t,
+}
+
+impl FileOffset {
+    /// The offset at `place`; `None` if that is null.
+    ///
+    /// # Errors
+    /// `EFAULT`.
+    ///
+    /// # Safety
+    /// `place` is the program's, to be read and written during its call; it may be missing.
+    unsafe fn read(place: *mut off_t) -> Result<Option<Self>, c_int> {
+        let mut at: off_t = 0;
+        if place.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: the caller's promise, and a value of this function.
+        let is_there =
+            unsafe { fault::copy(place.cast(), (&raw mut at).cast(), size_of::<off_t>()) };
+        if is_there { Ok(Some(Self { place, at })) } else { Err(libc::EFAULT) }
+    }
+
+    /// Stores where the transfer ended, as the kernel does: after it.
+    ///
+    /// # Errors
+    /// `EFAULT`.
+    fn write(self, end: u64) -> Result<(), c_int> {
+        let end = off_t::try_from(end).unwrap_or(off_t::MAX);
+        // SAFETY: what the caller of `read` has promised.
+        let is_there =
+            unsafe { fault::copy((&raw const end).cast(), self.place.cast(), size_of::<off_t>()) };
+        if is_there { Ok(()) } else { Err(libc::EFAULT) }
+    }
 }
 
 fn is_file(fd: BorrowedFd<'_>) -> bool {
