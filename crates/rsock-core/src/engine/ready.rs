@@ -149,7 +149,7 @@ impl<B: Backend> QpStream<B> {
     /// Whether the peer's program has read exactly the first `sent` bytes (as in
     /// [`Self::is_unread`]), and nothing has arrived that was not dispatched: since the last of
     /// them was sent the peer was there, and it has not ended its direction. False if the device
-    /// does not report what was read. Takes no lock.
+    /// does not report what was read.
     #[inline]
     #[must_use]
     pub fn has_read_all(&self, sent: u64) -> bool {
