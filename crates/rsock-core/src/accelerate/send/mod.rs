@@ -211,19 +211,12 @@ impl AcceleratedStream {
         }
     }
 
-    /// Whether it is time to check the socket: the first call of each tick does, unless the peer
-    /// has shown on the ring that it was there after the last send.
-    ///
-    /// PERF: a check is a system call. Of 64 connections that haproxy answers in turn each sends
-    /// once in a tick or two.
-    fn is_socket_check_due(&self, tx: &mut Sending, path: &Path) -> bool {
+    /// Whether it is time to check the socket: the first call of each tick does.
+    fn is_socket_check_due(&self, tx: &mut Sending) -> bool {
         let now = sys::tick();
-        let is_new_tick = now != tx.socket_checked_at;
+        let is_due = now != tx.socket_checked_at || self.has(FLAG_RESET);
         tx.socket_checked_at = now;
-        let is_due = self.has(FLAG_RESET)
-            || is_new_tick
-                && !(tx.switch.is_on_ring() && path.has_read_all(tx.switch.ring_bytes()));
-        if is_due {
+        if let Some(path) = self.path().filter(|_| is_due) {
             self.pin_if_device_removed(path);
         }
         is_due
@@ -310,7 +303,7 @@ impl Sends for AcceleratedStream {
         let mut pieces = [IoSlice::new(&[]); PIECES];
         let (n, _) = rest.pieces(usize::MAX, &mut pieces);
         let pieces = &pieces[..n];
-        let is_due = path.is_some_and(|path| self.is_socket_check_due(&mut tx, path));
+        let is_due = path.is_some() && self.is_socket_check_due(&mut tx);
         if let Some(path) = path {
             let now = self.dirs.conditions().with_if(FlagConditions::SOCKET_CHECK_DUE, is_due);
             if tx.switch.writes_ring(now, path.messages())
