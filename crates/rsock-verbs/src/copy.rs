@@ -1,11 +1,11 @@
 //! The ordinary copy: from a program's memory to a ring or a region, and back.
 //!
 //! C libraries copy from a few KiB on with the processor's string instruction (`rep movsb`) where
-//! the processor calls that fast. There are two machines on which it is the slowest way there is: an
-//! emulated one, which copies byte by byte, and one with AMD's Zen 3 or 4, if the target begins a
-//! few bytes further into its page than the source (glibc's bug 30994). The address of every large
-//! block of glibc's `malloc` ends in 0x010, so a program's buffers are such targets. A loop over
-//! vector registers is as fast as the string instruction at its best.
+//! the processor calls that fast. There are two machines on which it is the slowest way there is:
+//! an emulated one, which copies byte by byte, and one with AMD's Zen 3 or 4, if the target begins
+//! a few bytes further into its page than the source (glibc's bug 30994). The address of every
+//! large block of glibc's `malloc` ends in 0x010, so a program's buffers are such targets. A loop
+//! over vector registers is as fast as the string instruction at its best.
 //!
 //! PERF: a ring of 512 KiB between two CPUs of a Zen 3 that share a cache, Gbit/s with `memcpy` and
 //! with this loop, at both ends. Target at 0x000: 93 and 139 at 4 KiB, 104 and 139 at 16 KiB, 130

@@ -70,8 +70,8 @@ pub(crate) fn send_first(
     sent.filter(may_stand)
 }
 
-/// As [`send_bytes_first`], of `len` bytes of the file `from`, as `sendfile(2)`. Only where the call
-/// does not wait for room: it has no flag of its own for that.
+/// As [`send_bytes_first`], of `len` bytes of the file `from`, as `sendfile(2)`. Only where the
+/// call does not wait for room: it has no flag of its own for that.
 ///
 /// # Safety
 /// Of an offset that is not the program's, the kernel reports `EFAULT`.
