@@ -17,7 +17,6 @@ mod tests;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
-use crate::copy;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,7 +48,7 @@ pub(crate) fn is_armed() -> bool {
 pub unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) -> bool {
     unsafe extern "C" fn plain(src: *const u8, dst: *mut u8, len: usize, _: usize) {
         // SAFETY: the promise of the caller of `copy`.
-        unsafe { copy::plain(src, dst, len) };
+        unsafe { crate::copy::plain(src, dst, len) };
     }
     if !is_armed() {
         // SAFETY: the caller's promise.
