@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 /// not there; then any part of it may have been copied.
 ///
 /// # Safety
-/// As [`plain`]; the source may be unmapped, as in [`fault::copy`].
+/// As [`crate::copy::plain`]; the source may be unmapped, as in [`fault::copy`].
 #[inline]
 #[must_use]
 pub(super) unsafe fn to_peer(src: *const u8, dst: *mut u8, len: usize, stream_from: usize) -> bool {
@@ -72,7 +72,7 @@ pub(super) use x86::stream;
 /// Streaming copy; ordinary where the architecture has none.
 ///
 /// # Safety
-/// As [`plain`].
+/// As [`crate::copy::plain`].
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) unsafe fn stream(src: *const u8, dst: *mut u8, len: usize) {
     // SAFETY: the caller's promise.
@@ -92,7 +92,7 @@ mod x86 {
     /// bytes are stored after the store fence.
     ///
     /// # Safety
-    /// As [`plain`].
+    /// As [`crate::copy::plain`].
     pub(in crate::soft) unsafe fn stream(src: *const u8, dst: *mut u8, len: usize) {
         let head = dst.align_offset(64);
         if len < head + 128 {
@@ -126,7 +126,7 @@ mod x86 {
     }
 
     /// # Safety
-    /// As [`plain`]; `dst` is 64-aligned, `len` a multiple of 64, and the processor has AVX-512F.
+    /// As [`crate::copy::plain`]; `dst` is 64-aligned, `len` a multiple of 64, and the processor has AVX-512F.
     #[target_feature(enable = "avx512f")]
     unsafe fn stream_512(src: *const u8, dst: *mut u8, len: usize) {
         for i in (0..len).step_by(64) {
@@ -143,7 +143,7 @@ mod x86 {
     }
 
     /// # Safety
-    /// As [`plain`]; `dst` is 64-aligned, `len` a multiple of 64, and the processor has AVX2.
+    /// As [`crate::copy::plain`]; `dst` is 64-aligned, `len` a multiple of 64, and the processor has AVX2.
     #[target_feature(enable = "avx2")]
     unsafe fn stream_256(src: *const u8, dst: *mut u8, len: usize) {
         for i in (0..len).step_by(32) {
