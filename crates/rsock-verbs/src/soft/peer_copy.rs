@@ -126,7 +126,8 @@ mod x86 {
     }
 
     /// # Safety
-    /// As [`crate::copy::plain`]; `dst` is 64-aligned, `len` a multiple of 64, and the processor has AVX-512F.
+    /// As [`crate::copy::plain`]; `dst` is 64-aligned, `len` a multiple of 64, and the processor
+    /// has AVX-512F.
     #[target_feature(enable = "avx512f")]
     unsafe fn stream_512(src: *const u8, dst: *mut u8, len: usize) {
         for i in (0..len).step_by(64) {
@@ -143,7 +144,8 @@ mod x86 {
     }
 
     /// # Safety
-    /// As [`crate::copy::plain`]; `dst` is 64-aligned, `len` a multiple of 64, and the processor has AVX2.
+    /// As [`crate::copy::plain`]; `dst` is 64-aligned, `len` a multiple of 64, and the processor
+    /// has AVX2.
     #[target_feature(enable = "avx2")]
     unsafe fn stream_256(src: *const u8, dst: *mut u8, len: usize) {
         for i in (0..len).step_by(32) {
