@@ -15,7 +15,9 @@ struct message {
 	uint16_t what, which;
 };
 
-static void connect_all(int is_server)
+/* One by one, since a server need not accept connections in the order in which they are made. `turns`
+ * is a further connection. */
+static void connect_all(int turns, int is_server)
 {
 	int on = 1;
 	for (int i = 0; i < N; i++) {
@@ -24,6 +26,10 @@ static void connect_all(int is_server)
 		if (is_warm)
 			warm_up(fd, is_server);
 		all[i] = (struct pollfd){.fd = fd, .events = POLLIN};
+		if (is_server)
+			tell(turns);
+		else
+			hear(turns);
 	}
 }
 
@@ -96,7 +102,7 @@ static void show(int usual)
 static void many_server(int fd)
 {
 	struct message m;
-	connect_all(1);
+	connect_all(fd, 1);
 	tell(fd);
 	while (!is_done()) {
 		CHECK(poll(all, N, -1) > 0);
@@ -157,7 +163,7 @@ static void round_of(uint32_t round, int what, int which)
 static void many_client(int fd)
 {
 	uint32_t round = 0;
-	connect_all(0);
+	connect_all(fd, 0);
 	hear(fd);
 	for (size_t event = 0; event < COUNT(EVENTS); event++) {
 		int which = BUSY + 7 * (int)event;

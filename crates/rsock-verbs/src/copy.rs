@@ -13,6 +13,7 @@
 
 /// Copies of at least this many bytes use string instructions in glibc; it uses none for shorter
 /// ones.
+#[cfg(any(test, target_arch = "x86_64"))]
 const FROM: usize = 2 << 10;
 
 /// Ordinary copy.

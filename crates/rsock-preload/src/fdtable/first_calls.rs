@@ -70,8 +70,9 @@ pub(crate) fn send_first(
     sent.filter(may_stand)
 }
 
-/// As [`send_bytes_first`], of `len` bytes of the file `from`, as `sendfile(2)`. Only where the
-/// call does not wait for room: it has no flag of its own for that.
+/// As [`send_bytes_first`], of `len` bytes of the file `from`, as `sendfile(2)`. Only on a socket
+/// that does not block: the system call has no flag like `MSG_DONTWAIT`. It may still wait for the
+/// file, and other threads' calls on the socket then wait with it.
 ///
 /// # Safety
 /// Of an offset that is not the program's, the kernel reports `EFAULT`.
@@ -213,8 +214,8 @@ fn may_be_kernels(word: Word) -> bool {
         && !tcp_only::is_on()
 }
 
-/// Makes a call that does not wait, while no other thread can adopt the socket. `count` enters what
-/// it returned into the word.
+/// Makes a call that does not wait for the peer, while no other thread can adopt the socket.
+/// `count` enters what it returned into the word.
 #[inline]
 fn by_kernel(
     entry: &AtomicU64,

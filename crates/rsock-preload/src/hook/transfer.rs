@@ -147,8 +147,8 @@ pub(super) fn recv_any(fd: c_int, bufs: &mut [IoSliceMut<'_>], flags: c_int) -> 
 
 /// Receives and discards up to `len` bytes (`MSG_TRUNC` with no buffer).
 ///
-/// PERF: never part of its caller, where its buffer would have every `recv` touch one page more of
-/// the stack.
+/// PERF: never part of its caller, where its buffer would have every `recv` touch two pages more of
+/// the stack: two of the page faults of a program that starts.
 #[cold]
 #[inline(never)]
 pub(super) fn discard(handle: Handle, fd: c_int, len: usize, flags: c_int) -> Option<ssize_t> {

@@ -76,7 +76,7 @@ pub(super) use x86::stream;
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) unsafe fn stream(src: *const u8, dst: *mut u8, len: usize) {
     // SAFETY: the caller's promise.
-    unsafe { plain(src, dst, len) };
+    unsafe { crate::copy::plain(src, dst, len) };
 }
 
 #[cfg(target_arch = "x86_64")]
