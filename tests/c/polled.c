@@ -103,7 +103,6 @@ static void many_server(int fd)
 {
 	struct message m;
 	connect_all(fd, 1);
-	tell(fd);
 	while (!is_done()) {
 		CHECK(poll(all, N, -1) > 0);
 		for (int i = BUSY; i < N; i++)
@@ -164,7 +163,6 @@ static void many_client(int fd)
 {
 	uint32_t round = 0;
 	connect_all(fd, 0);
-	hear(fd);
 	for (size_t event = 0; event < COUNT(EVENTS); event++) {
 		int which = BUSY + 7 * (int)event;
 		for (int i = 0; i < GAP; i++)

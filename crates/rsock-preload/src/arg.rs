@@ -5,7 +5,9 @@
 //! through shared memory (`rsock_verbs::fault`).
 
 use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t};
+use rsock_verbs::fault;
 use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::net::{SocketAddr, SocketAddrV6};
 use std::ptr;
 use std::slice;
@@ -48,6 +50,38 @@ pub(crate) unsafe fn bytes_mut<'a>(buf: *mut c_void, len: size_t) -> Result<&'a 
         // be uninitialised memory of the program, which is only written.
         (len, false) => Ok(unsafe { slice::from_raw_parts_mut(buf.cast(), len) }),
     }
+}
+
+/// The value at `at`, which the program may have unmapped.
+///
+/// # Errors
+/// `EFAULT`.
+///
+/// # Safety
+/// `at` is memory of the program, or an address where there is none. Any bytes are a value of `T`.
+pub(crate) unsafe fn load<T: Copy>(at: *const T) -> Result<T, c_int> {
+    let mut value = MaybeUninit::<T>::uninit();
+    // SAFETY: the caller's promise, and room for the value.
+    let is_there = unsafe { fault::copy(at.cast(), value.as_mut_ptr().cast(), size_of::<T>()) };
+    if !is_there {
+        return Err(libc::EFAULT);
+    }
+    // SAFETY: all bytes were copied, and any are a value.
+    Ok(unsafe { value.assume_init() })
+}
+
+/// Stores a value at `at`, which the program may have unmapped.
+///
+/// # Errors
+/// `EFAULT`.
+///
+/// # Safety
+/// `at` is memory of the program that the call is to write, or an address where there is none.
+pub(crate) unsafe fn store<T: Copy>(value: &T, at: *mut T) -> Result<(), c_int> {
+    let from = ptr::from_ref(value).cast();
+    // SAFETY: the caller's promise, and a whole value.
+    let is_there = unsafe { fault::copy(from, at.cast(), size_of::<T>()) };
+    if is_there { Ok(()) } else { Err(libc::EFAULT) }
 }
 
 /// An internet address.

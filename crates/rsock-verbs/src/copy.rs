@@ -25,7 +25,7 @@ const FROM: usize = 2 << 10;
 pub(crate) unsafe fn plain(src: *const u8, dst: *mut u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
     if len >= FROM {
-        // SAFETY: the caller's promise; more than a vector.
+        // SAFETY: the caller's promise.
         return unsafe { x86::copy(src, dst, len) };
     }
     // SAFETY: the caller's promise.
@@ -42,27 +42,26 @@ mod x86 {
 
     /// Bytes of the widest vector.
     const VECTOR: usize = 32;
+    const _: () = assert!(super::FROM >= VECTOR + STEP);
 
     /// # Safety
-    /// As for `plain` above; `len` is at least `VECTOR`.
+    /// As for `plain` above; `len` is at least `FROM`.
     pub(super) unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
         // Stores that cross from one line into the next take twice as long.
         let head = dst.align_offset(VECTOR);
         let body = (len - head) / STEP * STEP;
         // SAFETY: a vector of the caller's spans. What lies beyond `head` is copied once more.
         unsafe { std::ptr::copy_nonoverlapping(src, dst, VECTOR) };
-        // SAFETY: `head < VECTOR <= len`.
+        // SAFETY: `head < VECTOR < len`.
         let from = unsafe { src.add(head) };
         // SAFETY: as above.
         let to = unsafe { dst.add(head) };
-        if body != 0 {
-            if std::is_x86_feature_detected!("avx") {
-                // SAFETY: the processor has AVX; whole steps within the caller's spans.
-                unsafe { copy_256(from, to, body) };
-            } else {
-                // SAFETY: every processor has SSE2; whole steps within the caller's spans.
-                unsafe { copy_128(from, to, body) };
-            }
+        if std::is_x86_feature_detected!("avx") {
+            // SAFETY: the processor has AVX; whole steps within the caller's spans.
+            unsafe { copy_256(from, to, body) };
+        } else {
+            // SAFETY: every processor has SSE2; whole steps within the caller's spans.
+            unsafe { copy_128(from, to, body) };
         }
         let done = head + body;
         // SAFETY: `done <= len`.

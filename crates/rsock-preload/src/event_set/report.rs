@@ -1,7 +1,7 @@
 //! How the events of a wait reach the program's memory.
 
 use super::{EventSet, in_core};
-use crate::errno;
+use crate::{arg, errno};
 use libc::{c_int, epoll_event};
 use rsock_core::interrupt::Section;
 use rsock_verbs::fault;
@@ -20,9 +20,8 @@ pub(super) unsafe fn places(at: *const epoll_event, n: usize) -> usize {
         return n;
     }
     let next_page = at.cast::<u8>().wrapping_add(in_first_page);
-    let mut byte = 0_u8;
-    // SAFETY: the caller's promise.
-    let is_there = unsafe { fault::copy(next_page, &raw mut byte, 1) };
+    // SAFETY: the caller's promise; an integer.
+    let is_there = unsafe { arg::load(next_page) }.is_ok();
     if is_there { n } else { (in_first_page / size_of::<epoll_event>()).clamp(1, n) }
 }
 
@@ -50,9 +49,8 @@ pub(super) unsafe fn hand_over(
     }
     let mut n_copied = 0;
     for (i, event) in events.iter().enumerate() {
-        let place = to.wrapping_add(i).cast();
         // SAFETY: as above.
-        if !unsafe { fault::copy((&raw const *event).cast(), place, size_of::<epoll_event>()) } {
+        if unsafe { arg::store(event, to.wrapping_add(i)) }.is_err() {
             break;
         }
         n_copied = i + 1;

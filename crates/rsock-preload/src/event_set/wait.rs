@@ -8,12 +8,11 @@ use super::{
     BRIEFLY, EventSet, PolledEventSet, State, in_core, kernel, lock, needs_library, report,
     stream_of,
 };
-use crate::errno;
 use crate::slot::Handle;
+use crate::{arg, errno};
 use libc::{c_int, epoll_event};
 use rsock_core::accelerate::{PolledSet, StreamRef, spin_until};
 use rsock_core::interrupt::{Section, Watch};
-use rsock_verbs::fault;
 use rustix::fd::RawFd;
 use rustix::thread::{Timespec, nanosleep};
 use std::sync::atomic::Ordering;
@@ -55,13 +54,11 @@ const ASK_KERNEL: Duration = Duration::from_micros(50);
 /// # Safety
 /// `events` is memory of the program, or an address where there is none.
 pub(crate) unsafe fn wait(set: &'static EventSet, call: &Wait<'_>) -> c_int {
-    let mut first = epoll_event { events: 0, u64: 0 };
-    let (len, at) = (size_of::<epoll_event>(), (&raw mut first).cast::<u8>());
-    // SAFETY: the caller's promise.
-    let is_readable = unsafe { fault::copy(call.events.cast(), at, len) };
+    // SAFETY: the caller's promise; integers.
+    let first = unsafe { arg::load(call.events) };
     // SAFETY: as above. The program gets back what was there.
-    let is_there = is_readable && unsafe { fault::copy(at, call.events.cast(), len) };
-    if !is_there {
+    let is_there = first.and_then(|first| unsafe { arg::store(&first, call.events) });
+    if is_there.is_err() {
         let polled = PolledEventSet { set, fd: call.set };
         // The first looks may lead to events of this library's own, which the last takes.
         if [(); 3].map(|()| polled.is_ready())[2] {

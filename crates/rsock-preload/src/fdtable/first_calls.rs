@@ -83,12 +83,15 @@ pub(crate) unsafe fn sendfile_first(
     len: usize,
 ) -> Option<Result<usize, c_int>> {
     let (entry, word) = candidate(fd)?;
-    // SAFETY: not -1; only asked about.
-    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
-    if len == 0 || len > MOST_SENT || !may_be_kernels(word) || !is_nonblocking(socket) {
+    if len == 0 || len > MOST_SENT {
         return None;
     }
     let sent = by_kernel(entry, word, Word::with_sent, || {
+        // SAFETY: not -1; the program's own, which it does not close during its call.
+        let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+        if !is_nonblocking(socket) {
+            return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+        }
         // SAFETY: the kernel reads and writes the offset, as the caller of the hook has asked.
         unsafe { raw::syscall!(libc::SYS_sendfile, fd, from, offset, len) }
     });

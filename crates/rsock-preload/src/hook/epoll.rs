@@ -9,10 +9,9 @@ use crate::epoll_interest::{PROXIED, SUPPORTED};
 use crate::event_set::{self, Control, EventSet};
 use crate::native_peer::listeners;
 use crate::slot::Direction;
-use crate::{errno, fdtable, guard, handoff, next, vfork};
+use crate::{arg, errno, fdtable, guard, handoff, next, vfork};
 use libc::{c_int, epoll_event};
 use rsock_core::accelerate::FallbackReason;
-use rsock_verbs::fault;
 use rustix::fd::{AsFd, AsRawFd, RawFd};
 
 /// As `epoll_create(2)`.
@@ -52,12 +51,9 @@ unsafe fn control_of(op: c_int, from: *const epoll_event) -> Option<Control> {
     if op == libc::EPOLL_CTL_DEL {
         return Some(Control::Delete);
     }
-    let mut event = epoll_event { events: 0, u64: 0 };
-    let len = size_of::<epoll_event>();
-    // SAFETY: memory of the program, or an address where there is none.
-    let is_there = unsafe { fault::copy(from.cast(), (&raw mut event).cast(), len) };
+    // SAFETY: memory of the program, or an address where there is none; integers.
+    let event = unsafe { arg::load(from) }.ok()?;
     match op {
-        _ if !is_there => None,
         libc::EPOLL_CTL_ADD => Some(Control::Add(event)),
         libc::EPOLL_CTL_MOD => Some(Control::Modify(event)),
         _ => None,

@@ -4,10 +4,10 @@
 //! and the kernel transfers the bytes.
 
 use crate::slot::Direction;
-use crate::{errno, fdtable, guard, next, signal};
+use crate::{arg, errno, fdtable, guard, next, signal};
 use libc::{c_int, c_uint, loff_t, off_t, size_t, ssize_t};
 use rsock_core::accelerate::FallbackReason;
-use rsock_verbs::{HighFd, fault};
+use rsock_verbs::HighFd;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::SeekFrom;
 use rustix::net::{RecvFlags, SendFlags};
@@ -37,23 +37,26 @@ pub(crate) unsafe extern "C-unwind" fn sendfile(
     {
         // SAFETY: not -1; if it is not open, reading says so.
         let file = unsafe { BorrowedFd::borrow_raw(from) };
-        // SAFETY: null or the program's, by the caller's promise.
-        let given = match unsafe { FileOffset::read(offset) } {
-            Ok(given) => given,
-            Err(e) => return errno::fail(e),
-        };
-        let start = match given {
-            Some(FileOffset { at, .. }) => u64::try_from(at).ok(),
-            None => rustix::fs::seek(file, SeekFrom::Current(0)).ok(),
+        let start = if offset.is_null() {
+            rustix::fs::seek(file, SeekFrom::Current(0)).ok()
+        } else {
+            // SAFETY: the caller's promise.
+            match unsafe { arg::load(offset) } {
+                Ok(at) => u64::try_from(at).ok(),
+                Err(e) => return errno::fail(e),
+            }
         };
         if let Some(start) = start.filter(|_| is_file(file)) {
             let mut result = guard::call_core(|| copy_file(&handle, file, start, len));
             drop(handle);
             if let Ok(n) = result {
                 let end = start + n as u64;
-                match given {
-                    Some(given) => result = given.write(end).map(|()| n),
-                    None => _ = rustix::fs::seek(file, SeekFrom::Start(end)),
+                if offset.is_null() {
+                    let _ = rustix::fs::seek(file, SeekFrom::Start(end));
+                } else {
+                    let end = off_t::try_from(end).unwrap_or(off_t::MAX);
+                    // SAFETY: the caller's promise.
+                    result = unsafe { arg::store(&end, offset) }.map(|()| n);
                 }
             }
             if result == Err(libc::EPIPE) {
@@ -128,46 +131,6 @@ pub(crate) unsafe extern "C-unwind" fn splice(
     }
     // SAFETY: arguments passed on unchanged.
     unsafe { next::splice(from, from_at, to, to_at, len, flags) }
-}
-
-/// An offset in the program's memory, which may not be there.
-#[derive(Clone, Copy)]
-struct FileOffset {
-    place: *mut off_t,
-    /// What the program has stored there.
-    at: off_t,
-}
-
-impl FileOffset {
-    /// The offset at `place`; `None` if that is null.
-    ///
-    /// # Errors
-    /// `EFAULT`.
-    ///
-    /// # Safety
-    /// `place` is the program's, to be read and written during its call; it may be missing.
-    unsafe fn read(place: *mut off_t) -> Result<Option<Self>, c_int> {
-        let mut at: off_t = 0;
-        if place.is_null() {
-            return Ok(None);
-        }
-        // SAFETY: the caller's promise, and a value of this function.
-        let is_there =
-            unsafe { fault::copy(place.cast(), (&raw mut at).cast(), size_of::<off_t>()) };
-        if is_there { Ok(Some(Self { place, at })) } else { Err(libc::EFAULT) }
-    }
-
-    /// Stores where the transfer ended, as the kernel does: after it.
-    ///
-    /// # Errors
-    /// `EFAULT`.
-    fn write(self, end: u64) -> Result<(), c_int> {
-        let end = off_t::try_from(end).unwrap_or(off_t::MAX);
-        // SAFETY: what the caller of `read` has promised.
-        let is_there =
-            unsafe { fault::copy((&raw const end).cast(), self.place.cast(), size_of::<off_t>()) };
-        if is_there { Ok(()) } else { Err(libc::EFAULT) }
-    }
 }
 
 fn is_file(fd: BorrowedFd<'_>) -> bool {

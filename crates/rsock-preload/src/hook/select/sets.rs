@@ -6,10 +6,9 @@
 
 use crate::fdtable::datagrams;
 use crate::hook::poll::{Named, needs_own_poll, watches_rings};
-use crate::{errno, event_set, guard, rows};
+use crate::{arg, errno, event_set, guard, rows};
 use libc::{c_int, c_ulong, fd_set, sigset_t};
 use rsock_core::accelerate::{self, PollDescriptor};
-use rsock_verbs::fault;
 use rustix::event::PollFlags;
 use rustix::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -90,12 +89,11 @@ impl Wanted {
         let mut end = libc::FD_SETSIZE;
         for words in self.sets.into_iter().filter(|words| !words.is_null()) {
             for at in libc::FD_SETSIZE / BITS..self.n.div_ceil(BITS) {
-                let mut word: c_ulong = 0;
-                let from = words.wrapping_add(at).cast::<u8>();
-                // SAFETY: memory that does not exist is noticed; the destination is a local word.
-                if !unsafe { fault::copy(from, (&raw mut word).cast(), size_of::<c_ulong>()) } {
+                // SAFETY: memory that does not exist is noticed; an integer.
+                let Ok(word) = (unsafe { arg::load(words.wrapping_add(at).cast::<c_ulong>()) })
+                else {
                     break;
-                }
+                };
                 let is_open = |bit: &usize| {
                     c_int::try_from(at * BITS + bit).is_ok_and(|fd| {
                         // SAFETY: not negative; only asked about.
