@@ -71,6 +71,35 @@ pub(crate) fn begin_call(fd: c_int, direction: Direction) -> Option<Handle> {
     (!handle.stays_on_tcp() && !guard::is_in_core()).then_some(handle)
 }
 
+/// How a data call begins whose descriptor is looked up once.
+pub(crate) enum Begun {
+    /// On a stream that has been adopted and is not on TCP for good.
+    Stream(Handle),
+    /// It is the kernel's: the stream is on TCP for good, or the library itself makes the call.
+    Kernel,
+    /// The descriptor is none that has been adopted as a stream, or it changes at this moment.
+    Other,
+}
+
+/// Begins a data call on the stream of `fd`, if it has been adopted. The short way of most calls:
+/// of the others, [`begin_call`] knows more.
+#[inline]
+pub(crate) fn begin_adopted(fd: c_int, direction: Direction) -> Begun {
+    let Some(entry) = entry(fd) else { return Begun::Other };
+    let word = Word(entry.load(Ordering::Acquire));
+    let Some(key) = word.key().filter(|_| !word.is_datagram()) else { return Begun::Other };
+    match slot::begin_call(key, direction, fd) {
+        Some(handle) if is_unchanged(entry, word) => {
+            if handle.stays_on_tcp() || guard::is_in_core() {
+                Begun::Kernel
+            } else {
+                Begun::Stream(handle)
+            }
+        }
+        _ => Begun::Other,
+    }
+}
+
 /// Begins a call on the stream of `fd`, on TCP or not, if it has been adopted.
 pub(crate) fn find(fd: c_int, direction: Direction) -> Option<Handle> {
     if guard::is_in_core() { None } else { find_in_core(fd, direction) }

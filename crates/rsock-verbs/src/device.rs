@@ -344,6 +344,22 @@ pub trait QueuePair<B: Backend>: Debug + Send + Sync {
         unsafe { self.post_send(&wr) }
     }
 
+    /// As [`Self::post_copy`], of one borrowed piece, with neither an id nor flags.
+    ///
+    /// # Errors
+    /// [`PostError`]; the request was not taken.
+    #[inline(always)]
+    fn post_bytes(&self, op: SendOp, bytes: &[u8]) -> Result<(), PostError> {
+        let sge = Sge {
+            addr: bytes.as_ptr().expose_provenance() as u64,
+            len: u32::try_from(bytes.len()).map_err(|_| PostError::Invalid)?,
+            lkey: LKey(0),
+        };
+        let wr = SendWr { id: WrId(0), op, sges: &[sge], flags: SendFlags::empty() };
+        // SAFETY: the bytes are borrowed, so readable, for the whole call.
+        unsafe { self.post_send(&wr) }
+    }
+
     /// Posts a receive without memory: what a peer's write-with-immediate consumes.
     ///
     /// # Errors

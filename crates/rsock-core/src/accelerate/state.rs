@@ -69,42 +69,47 @@ pub(super) struct Flags {
 // SAFETY: locks around plain values and atomics; no pointer, reference or descriptor.
 unsafe impl FamilySafe for Directions {}
 
-/// The stream never moves to the ring (again).
-pub(super) const FLAG_PINNED: u32 = 1;
-/// The sending direction is on TCP and stays there.
-pub(super) const FLAG_TX_PLAIN: u32 = 1 << 1;
-/// The receiving direction is on TCP and stays there.
-pub(super) const FLAG_RX_PLAIN: u32 = 1 << 2;
 /// A path exists.
-pub(super) const FLAG_HAS_PATH: u32 = 1 << 3;
+pub(super) const FLAG_HAS_PATH: u32 = FlagConditions::PAIRED.bits();
+/// The stream never moves to the ring (again).
+pub(super) const FLAG_PINNED: u32 = FlagConditions::PINNED.bits();
 /// The program has shut down the sending direction.
-pub(super) const FLAG_TX_SHUT: u32 = 1 << 4;
+pub(super) const FLAG_TX_SHUT: u32 = FlagConditions::SENDING_ENDED.bits();
 /// The program has shut down the receiving direction.
-pub(super) const FLAG_RX_SHUT: u32 = 1 << 7;
-/// An epoll proxy is in an epoll set of the program.
-pub(super) const FLAG_EPOLL_PROXY: u32 = 1 << 6;
-/// The last wait for input was a long one: the next one watches descriptors at once.
-pub(super) const FLAG_RX_SLEEPY: u32 = 1 << 5;
-
+pub(super) const FLAG_RX_SHUT: u32 = FlagConditions::RECEIVING_ENDED.bits();
 /// The path between hosts failed with bytes under way, and the connection with it.
-pub(super) const FLAG_BROKEN: u32 = 1 << 8;
+pub(super) const FLAG_BROKEN: u32 = FlagConditions::BROKEN.bits();
+
+/// The flags that are conditions of the switch.
+const CONDITIONS: u32 = FLAG_HAS_PATH | FLAG_PINNED | FLAG_TX_SHUT | FLAG_RX_SHUT | FLAG_BROKEN;
+
+/// The sending direction is on TCP and stays there.
+pub(super) const FLAG_TX_PLAIN: u32 = 1 << 16;
+/// The receiving direction is on TCP and stays there.
+pub(super) const FLAG_RX_PLAIN: u32 = 1 << 17;
+/// An epoll proxy is in an epoll set of the program.
+pub(super) const FLAG_EPOLL_PROXY: u32 = 1 << 18;
+/// The last wait for input was a long one: the next one watches descriptors at once.
+pub(super) const FLAG_RX_SLEEPY: u32 = 1 << 19;
 
 /// It is known whether the peer ended its direction by a reset: it did not, or its reset has been
 /// reported.
-pub(super) const FLAG_ENDED: u32 = 1 << 9;
+pub(super) const FLAG_ENDED: u32 = 1 << 20;
 
 /// The kernel has reported a reset to a reader: every later send fails, as on TCP.
-pub(super) const FLAG_RESET: u32 = 1 << 10;
+pub(super) const FLAG_RESET: u32 = 1 << 21;
 
 /// An epoll set of the program watches the stream by the kernel alone: neither direction moves to
 /// the ring.
-pub(super) const FLAG_HELD_ON_TCP: u32 = 1 << 11;
+pub(super) const FLAG_HELD_ON_TCP: u32 = 1 << 22;
 
 /// The last receive that found nothing was one that waits.
-pub(super) const FLAG_RX_WAITS: u32 = 1 << 12;
+pub(super) const FLAG_RX_WAITS: u32 = 1 << 23;
 
 /// The last send that found no room was one that waits.
-pub(super) const FLAG_TX_WAITS: u32 = 1 << 13;
+pub(super) const FLAG_TX_WAITS: u32 = 1 << 24;
+
+const _: () = assert!(CONDITIONS < FLAG_TX_PLAIN);
 
 /// Bits of `FLAG_*`.
 #[derive(Debug)]
@@ -187,22 +192,12 @@ impl Directions {
     }
 
     /// The conditions of the switch that the flags mean.
+    #[inline]
     pub(super) fn conditions(&self) -> FlagConditions {
-        const MEANING: [(u32, FlagConditions); 5] = [
-            (FLAG_HAS_PATH, FlagConditions::PAIRED),
-            (FLAG_PINNED, FlagConditions::PINNED),
-            (FLAG_TX_SHUT, FlagConditions::SENDING_ENDED),
-            (FLAG_RX_SHUT, FlagConditions::RECEIVING_ENDED),
-            (FLAG_BROKEN, FlagConditions::BROKEN),
-        ];
-        let bits = self.flags();
-        let mut conditions = FlagConditions::NONE;
-        for (flag, condition) in MEANING {
-            conditions = conditions.with_if(condition, bits & flag != 0);
-        }
-        conditions
+        FlagConditions::of_bits(self.flags() & CONDITIONS)
     }
 
+    #[inline]
     pub(super) fn has(&self, flag: u32) -> bool {
         self.shared.0.bits.has(flag)
     }

@@ -96,18 +96,19 @@ impl<'a> Call<'a> {
         Self { closings, descriptor, has_reference: Cell::new(false) }
     }
 
+    /// The descriptor by which the call came.
+    #[inline]
+    pub(crate) fn descriptor(&self) -> Descriptor<'a> {
+        self.descriptor
+    }
+
     /// The descriptor for the next system call. The caller must not keep it over a sleep.
     ///
     /// # Errors
     /// `EBADF` if it was closed and no duplicate could be made, or the duplicate was revoked.
     #[inline]
     pub fn fd(&self) -> io::Result<BorrowedFd<'_>> {
-        // SYNC(closing): pairs with the Release in `keep`, which comes before the number is closed.
-        let state = self.closings.state.load(Ordering::Acquire);
-        if state & COUNT == u64::from(self.descriptor.seen) {
-            return Ok(self.descriptor.fd);
-        }
-        self.kept()
+        if self.closings.is_open(self.descriptor) { Ok(self.descriptor.fd) } else { self.kept() }
     }
 
     #[cold]
@@ -161,6 +162,13 @@ impl Closings {
     #[must_use]
     pub fn count(&self) -> u32 {
         u32::try_from(self.state.load(Ordering::Acquire) & COUNT).unwrap_or(0)
+    }
+
+    /// Whether no other thread has closed the descriptor under the call that came by it.
+    #[inline]
+    pub(crate) fn is_open(&self, descriptor: Descriptor<'_>) -> bool {
+        // SYNC(closing): pairs with the Release in `keep`, which comes before the number is closed.
+        self.state.load(Ordering::Acquire) & COUNT == u64::from(descriptor.seen)
     }
 
     /// Keeps the file for the calls in progress. The caller calls this before the kernel closes

@@ -19,44 +19,63 @@ const MAX_OWED: u32 = 8;
 /// Completions taken at once.
 const BATCH: usize = 16;
 
+/// What a call of the pump has taken.
+#[derive(Clone, Copy, Debug, Default)]
+struct Taken {
+    n: usize,
+    /// The first failure.
+    failed: Option<WcStatus>,
+}
+
 impl<B: Backend> QpStream<B> {
     /// Takes every completion there is. The caller holds the `recv` lock.
     pub(super) fn pump(&self, recv: &mut RecvState) {
-        let mut batch = [Completion::BLANK; BATCH];
-        let mut taken = 0;
-        let mut failed = None;
         let under_way = recv.ctrl;
-        loop {
-            let n = self.resources.cq.poll(&mut batch);
-            for wc in &batch[..n] {
-                match wc.result() {
-                    Ok(wc) => self.complete(recv, wc),
-                    Err(status) => failed = failed.or(Some(status)),
-                }
-            }
-            taken += n;
-            if n < BATCH {
-                break;
-            }
-            if taken >= MAX_BATCHES * self.config.recv_depth() as usize {
-                // Credit is granted outside this loop: an honest peer has run out of it long
-                // before.
-                self.ring.shared.mail.fail(libc::EPROTO);
-                break;
-            }
+        let mut taken = Taken::default();
+        // PERF: the first one alone, as mostly there is no other.
+        let is_first = self.take::<1>(recv, &mut taken) == 1;
+        if is_first && (B::SENDS_WAIT || self.resources.cq.is_ready()) {
+            self.take_rest(recv, &mut taken);
         }
         if recv.ctrl != under_way || std::mem::take(&mut recv.is_grant_due) {
             // A grant may have waited for such a completion, or for the device. Not inside the
             // loop: see there.
             self.grant(recv);
         }
-        if let Some(status) = failed {
-            // Only now: a later completion of the batch may have carried the cause.
+        if let Some(status) = taken.failed {
+            // Only now: a later completion may have carried the cause.
             self.completion_failed(status);
         }
-        if taken != 0 {
+        if taken.n != 0 {
             self.announce();
         }
+    }
+
+    #[inline(never)]
+    fn take_rest(&self, recv: &mut RecvState, taken: &mut Taken) {
+        while self.take::<BATCH>(recv, taken) == BATCH {
+            if taken.n >= MAX_BATCHES * self.config.recv_depth() as usize {
+                // Credit is granted outside this loop: an honest peer has run out of it long
+                // before.
+                self.ring.shared.mail.fail(libc::EPROTO);
+                break;
+            }
+        }
+    }
+
+    /// Takes up to `N` completions, and dispatches them. Returns their number.
+    #[inline(always)]
+    fn take<const N: usize>(&self, recv: &mut RecvState, taken: &mut Taken) -> usize {
+        let mut batch = [Completion::BLANK; N];
+        let n = self.resources.cq.poll(&mut batch);
+        for wc in &batch[..n] {
+            match wc.result() {
+                Ok(wc) => self.complete(recv, wc),
+                Err(status) => taken.failed = taken.failed.or(Some(status)),
+            }
+        }
+        taken.n += n;
+        n
     }
 
     fn complete(&self, recv: &mut RecvState, wc: &Completion) {

@@ -1,7 +1,7 @@
 //! Hooks of `read`, `recv` and the other calls that receive bytes.
 
 use super::{alias, call_known, datagram, transfer};
-use crate::fdtable::{self, datagrams};
+use crate::fdtable::{self, Begun, datagrams};
 use crate::slot::Direction;
 use crate::{arg, cancel, errno, next};
 use libc::{c_int, c_void, iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
@@ -196,6 +196,31 @@ unsafe fn read_with(fd: c_int, buf: *mut c_void, len: size_t) -> Option<ssize_t>
 /// `buf` is null or has `len` writable bytes.
 #[inline]
 unsafe fn recv_with(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
+    match fdtable::begin_adopted(fd, Direction::Recv) {
+        Begun::Stream(handle) if buf.is_null() && len != 0 && flags & libc::MSG_TRUNC != 0 => {
+            transfer::discard(handle, fd, len, flags)
+        }
+        // SAFETY: the caller's promise.
+        Begun::Stream(handle) => match unsafe { arg::bytes_mut(buf, len) } {
+            Ok(room) => transfer::recv(handle, fd, &mut [IoSliceMut::new(room)], flags),
+            Err(e) => Some(errno::fail(e)),
+        },
+        Begun::Kernel => None,
+        // SAFETY: the caller's promise.
+        Begun::Other => unsafe { recv_otherwise(fd, buf, len, flags) },
+    }
+}
+
+/// As [`recv_with`], on a descriptor that has not been adopted as a stream.
+///
+/// # Safety
+/// As [`recv_with`].
+unsafe fn recv_otherwise(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    flags: c_int,
+) -> Option<ssize_t> {
     // SAFETY: the caller's promise; the kernel reports other memory.
     if let Some(first) = unsafe { fdtable::recv_bytes_first(fd, buf, len, flags) } {
         return Some(errno::ret_len(first));

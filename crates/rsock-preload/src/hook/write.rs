@@ -2,7 +2,8 @@
 
 use super::read::message_flags;
 use super::{alias, datagram, transfer};
-use crate::fdtable::{self, datagrams};
+use crate::fdtable::{self, Begun, datagrams};
+use crate::slot::Direction;
 use crate::{arg, cancel, errno, next};
 use libc::{c_int, c_void, iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
 use std::io::IoSlice;
@@ -129,6 +130,28 @@ alias! {
 /// `buf` is null or has `len` readable bytes.
 #[inline]
 unsafe fn send_with(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
+    match fdtable::begin_adopted(fd, Direction::Send) {
+        // SAFETY: the caller's promise.
+        Begun::Stream(handle) => match unsafe { arg::bytes(buf, len) } {
+            Ok(bytes) => transfer::send(handle, fd, &[IoSlice::new(bytes)], flags),
+            Err(e) => Some(errno::fail(e)),
+        },
+        Begun::Kernel => None,
+        // SAFETY: the caller's promise.
+        Begun::Other => unsafe { send_otherwise(fd, buf, len, flags) },
+    }
+}
+
+/// As [`send_with`], on a descriptor that has not been adopted as a stream.
+///
+/// # Safety
+/// As [`send_with`].
+unsafe fn send_otherwise(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    flags: c_int,
+) -> Option<ssize_t> {
     // SAFETY: the caller's promise; the kernel reports other memory.
     if let Some(first) = unsafe { fdtable::send_bytes_first(fd, buf, len, flags) } {
         // SAFETY: the kernel has read as many bytes there.

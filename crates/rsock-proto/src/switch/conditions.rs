@@ -68,6 +68,18 @@ impl FlagConditions {
     /// The call has received on both sides of a change between TCP and the ring.
     pub const CHANNEL_CHANGED: Self = Self(1 << 8);
 
+    /// As a number, for flags that are kept in one word.
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// What [`Self::bits`] gave.
+    #[must_use]
+    pub const fn of_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
     const fn all(self) -> Conditions {
         Conditions(self.0)
     }

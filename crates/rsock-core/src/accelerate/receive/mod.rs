@@ -2,6 +2,7 @@
 
 mod call_loop;
 mod read;
+mod shortcut;
 mod wait;
 
 pub(super) use call_loop::{Receives, receive};
@@ -81,10 +82,17 @@ impl AcceleratedStream {
         bufs: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
     ) -> io::Result<usize> {
-        let total: usize = bufs.iter().map(|b| b.len()).sum();
-        let kernel_only = RecvFlags::OOB | RecvFlags::ERRQUEUE;
-        let has_path = self.path().is_some();
         let is_plain = self.is_served_by_kernel(FLAG_RX_PLAIN);
+        let kernel_only = RecvFlags::OOB | RecvFlags::ERRQUEUE;
+        if !is_plain
+            && !flags.intersects(kernel_only | RecvFlags::WAITALL)
+            && self.has_arrivals()
+            && let Some(Ok(n)) = self.recv_by_shortcut(descriptor, bufs, flags)
+        {
+            return Ok(n);
+        }
+        let total: usize = bufs.iter().map(|b| b.len()).sum();
+        let has_path = self.path().is_some();
         if is_plain || flags.intersects(kernel_only) || total == 0 && !has_path {
             let n = kernel_recv(descriptor.named(), bufs, flags)
                 .map_err(|errno| self.note_error(errno.into()))?;
@@ -160,6 +168,58 @@ impl AcceleratedStream {
         Some(Ok(n))
     }
 
+    /// As [`Receives::try_recv`], by what the switch answers.
+    fn try_recv_the_long_way(
+        &self,
+        call: &Call<'_>,
+        rx: &mut Receiving,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+        taken: usize,
+    ) -> Result<usize, Blocked<'_>> {
+        // INVARIANT: looked up under the lock, and used under it: see `keep_for_calls`.
+        let fd = call.fd()?;
+        let path = self.path();
+        if path.is_none() {
+            let mut calls = rx.calls;
+            self.count_call(fd, &mut calls);
+            rx.calls = calls;
+        }
+        let received = FlagConditions::NONE.with_if(FlagConditions::HAS_RECEIVED, taken != 0);
+        let mut subject = Subject::new(fd, path).with(received);
+        let got = self.receive_once(&mut subject, rx, bufs, flags)?;
+        if flags.contains(RecvFlags::PEEK) || path.is_none() || got == 0 {
+            return Ok(got);
+        }
+        Ok(self.recv_behind_moves(call, rx, bufs, flags, got))
+    }
+
+    /// Receives the bytes behind a move between TCP and the ring, which belong to the same read as
+    /// the `got` bytes that have been received. Returns the number of all of them.
+    #[inline(never)]
+    fn recv_behind_moves(
+        &self,
+        call: &Call<'_>,
+        rx: &mut Receiving,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+        mut got: usize,
+    ) -> usize {
+        let Ok(fd) = call.fd() else { return got };
+        let mut subject = Subject::new(fd, self.path()).with(FlagConditions::HAS_RECEIVED);
+        while got < bufs.iter().map(|b| b.len()).sum() && self.reads_on(&mut subject, rx) {
+            subject = subject.with(FlagConditions::CHANNEL_CHANGED);
+            let more = with_tail(bufs, got, usize::MAX, |tail| {
+                self.receive_once(&mut subject, rx, tail, flags)
+            });
+            match more {
+                Ok(more) if more != 0 => got += more,
+                _ => break,
+            }
+        }
+        got
+    }
+
     /// Whether a read that has received something goes on behind a move between TCP and the ring.
     fn reads_on(&self, subject: &mut Subject<'_>, rx: &mut Receiving) -> bool {
         if let Some(path) = subject.path {
@@ -182,38 +242,12 @@ impl Receives for AcceleratedStream {
         flags: RecvFlags,
         taken: usize,
     ) -> Result<usize, Blocked<'_>> {
+        if let Some(done) = self.recv_by_shortcut(call.descriptor(), bufs, flags) {
+            return done;
+        }
         let _section = Section::enter();
         let mut rx = self.dirs.rx.0.lock();
-        // INVARIANT: looked up under the lock, and used under it: see `keep_for_calls`.
-        let fd = call.fd()?;
-        let path = self.path();
-        if path.is_none() {
-            let mut calls = rx.calls;
-            self.count_call(fd, &mut calls);
-            rx.calls = calls;
-        }
-        let received = FlagConditions::NONE.with_if(FlagConditions::HAS_RECEIVED, taken != 0);
-        let mut subject = Subject::new(fd, path).with(received);
-        let mut got = self.receive_once(&mut subject, &mut rx, bufs, flags)?;
-        if flags.contains(RecvFlags::PEEK) || path.is_none() {
-            return Ok(got);
-        }
-        // The bytes behind a move between TCP and the ring belong to the same read.
-        while got != 0
-            && got < bufs.iter().map(|b| b.len()).sum()
-            && self.reads_on(&mut subject, &mut rx)
-        {
-            subject =
-                subject.with(FlagConditions::HAS_RECEIVED.with(FlagConditions::CHANNEL_CHANGED));
-            let more = with_tail(bufs, got, usize::MAX, |tail| {
-                self.receive_once(&mut subject, &mut rx, tail, flags)
-            });
-            match more {
-                Ok(more) if more != 0 => got += more,
-                _ => break,
-            }
-        }
-        Ok(got)
+        self.try_recv_the_long_way(call, &mut rx, bufs, flags, taken)
     }
 
     fn has_ended(&self, fd: BorrowedFd<'_>) -> bool {

@@ -31,7 +31,11 @@ impl AcceleratedStream {
     ) -> Result<usize, Blocked<'_>> {
         // Taken before the try, for the wait if there is nothing.
         let mark = subject.path.map_or(0, |path| path.mark());
-        if let Some(done) = self.receive_by_shortcut(subject, rx, bufs, flags, mark) {
+        if let Some(path) = subject.path
+            && !flags.contains(RecvFlags::PEEK)
+            && let Some(done) =
+                self.receive_by_shortcut(path, rx, mark, || path.try_recv(bufs, false))
+        {
             return done;
         }
         let mut seen = self.begin(rx, subject);
@@ -103,23 +107,21 @@ impl AcceleratedStream {
         }
     }
 
-    /// Receives from the ring, or finds it empty, where the switch needs no observation for that.
-    /// `None`: it is to be asked, as if nothing had been tried.
+    /// Receives by `take` from the ring, or finds it empty, where the switch needs no observation
+    /// for that. `None`: it is to be asked, as if nothing had been tried.
     #[inline]
-    fn receive_by_shortcut(
+    pub(super) fn receive_by_shortcut(
         &self,
-        subject: &Subject<'_>,
+        path: &Path,
         rx: &mut Receiving,
-        bufs: &mut [IoSliceMut<'_>],
-        flags: RecvFlags,
         mark: u32,
+        take: impl FnOnce() -> Result<usize, RecvError>,
     ) -> Option<Result<usize, Blocked<'_>>> {
-        let path = subject.path?;
-        let now = subject.call.with(self.dirs.conditions());
-        if flags.contains(RecvFlags::PEEK) || !rx.switch.reads_ring(now, path.messages()) {
+        let now = self.dirs.conditions();
+        if !rx.switch.reads_ring(now, path.messages()) {
             return None;
         }
-        match path.try_recv(bufs, false) {
+        match take() {
             Ok(n) if n != 0 => {
                 self.received_on_ring(path, rx, n);
                 Some(Ok(n))
@@ -131,7 +133,8 @@ impl AcceleratedStream {
                     return None;
                 }
                 rx.idle_reads = rx.idle_reads.wrapping_add(1);
-                Some(Err(self.blocked(subject, rx, WaitFor::Ring, mark)))
+                self.quiet_epoll_proxy(rx, path);
+                Some(Err(Blocked::Ring(mark)))
             }
             _ => None,
         }

@@ -2,6 +2,7 @@
 
 mod break_off;
 mod call_loop;
+mod shortcut;
 mod wait;
 
 pub(super) use call_loop::{Sends, WhenFull, send};
@@ -90,11 +91,21 @@ impl AcceleratedStream {
         bufs: &[IoSlice<'_>],
         flags: SendFlags,
     ) -> io::Result<usize> {
+        let is_plain = self.is_served_by_kernel(FLAG_TX_PLAIN);
+        let has_known_flags = flags.difference(KNOWN_FLAGS).is_empty();
+        if let [buf] = bufs
+            && !buf.is_empty()
+            && !is_plain
+            && has_known_flags
+            && self.send_by_shortcut(descriptor, buf)
+        {
+            return Ok(buf.len());
+        }
         let rest = Rest::new(bufs);
-        if self.is_served_by_kernel(FLAG_TX_PLAIN) || rest.len == 0 {
+        if is_plain || rest.len == 0 {
             return Ok(kernel_send(descriptor.named(), bufs, flags)?);
         }
-        if !flags.difference(KNOWN_FLAGS).is_empty() {
+        if !has_known_flags {
             // Urgent data and the like: only the kernel's socket can do it.
             self.pin(descriptor.named(), FallbackReason::Option);
             return self.send_by_kernel(descriptor, bufs, flags);
@@ -277,11 +288,9 @@ impl AcceleratedStream {
     pub(in crate::accelerate) fn asking_path(&self) -> Option<&Path> {
         self.path().filter(|_| !self.has(FLAG_TX_PLAIN))
     }
-}
 
-impl Sends for AcceleratedStream {
-    /// Sends on TCP or on the ring.
-    fn try_send(
+    /// Sends on TCP or on the ring, after what is due, by what the switch answers.
+    fn try_the_long_way(
         &self,
         call: &Call<'_>,
         rest: &Rest<'_>,
@@ -347,6 +356,23 @@ impl Sends for AcceleratedStream {
             };
             self.note(&*tx, &mut seen, &subject, fact);
         }
+    }
+}
+
+impl Sends for AcceleratedStream {
+    /// Sends on TCP or on the ring.
+    fn try_send(
+        &self,
+        call: &Call<'_>,
+        rest: &Rest<'_>,
+        flags: SendFlags,
+    ) -> Result<usize, Blocked> {
+        if let Some(bytes) = rest.single()
+            && self.send_by_shortcut(call.descriptor(), bytes)
+        {
+            return Ok(bytes.len());
+        }
+        self.try_the_long_way(call, rest, flags)
     }
 
     fn when_full(&self, fd: BorrowedFd<'_>, blocked: &Blocked, sent: usize) -> WhenFull {

@@ -87,45 +87,67 @@ impl QpCore {
         {
             return FastPost::Unusual;
         }
-        let peer_segment = self.link.peer_segment();
-        let src = ptr::with_exposed_provenance::<u8>(address(sge.addr));
-        let len = sge.len as usize;
-        let slot = send_lane.lane.slot(tx.tail);
+        let guard = &send_lane.lane.head().copier.guard;
         // The entry is published before the copy guard ends: an owner that sees no copy under way
         // and an empty lane takes the memory for unused.
-        let written = self.with_copy_guard(tx, send_lane, FastPost::Unusual, |tx| {
-            if !tx.region.is_current(peer_segment, rkey) {
-                return FastPost::Unusual;
-            }
-            let Some(Target::Segment(at)) = tx.region.target(remote.0, sge.len.into()) else {
-                return FastPost::Unusual;
-            };
-            if len <= INLINE {
-                // SAFETY: the caller's promise; at most INLINE bytes.
-                let Some(words) = (unsafe { peer_copy::try_load_small(src, len) }) else {
-                    return FastPost::Fault;
-                };
-                let entry = Entry::WriteImmInline { at, len: sge.len };
-                slot.publish(tx.tail, imm, entry.encode(), &words);
-                return FastPost::Posted;
-            }
-            let Some(to) = peer_segment.bytes(at, sge.len.into()) else {
-                return FastPost::Unusual;
-            };
-            let answered = self.is_answered(tx);
-            let from = tx.copy_policy.stream_from(len, answered);
-            // SAFETY: readable by the caller's promise; `len` bytes of the peer's region.
-            if !unsafe { peer_copy::to_peer(src, to.as_ptr(), len, from) } {
-                return FastPost::Fault;
-            }
-            slot.publish_bare(tx.tail, imm, Entry::WriteImm { len: sge.len }.encode());
-            FastPost::Posted
-        });
+        let may_write = guard.begin(&mut tx.copy_count, || self.light_fence());
+        let written = match may_write {
+            // SAFETY: the caller's promise is the same.
+            true => unsafe { self.write_fast(tx, send_lane, remote, rkey, imm, sge) },
+            false => FastPost::Unusual,
+        };
+        guard.end(&mut tx.copy_count);
         if written != FastPost::Posted {
             return written;
         }
         tx.tail = tx.tail.wrapping_add(1);
         tx.msgs = tx.msgs.wrapping_add(1);
+        FastPost::Posted
+    }
+
+    /// Copies the piece and publishes its entry, inside the copy guard.
+    ///
+    /// # Safety
+    /// As [`Self::post_fast`].
+    #[inline(always)]
+    unsafe fn write_fast(
+        &self,
+        tx: &mut Tx,
+        send_lane: &LaneProducer,
+        remote: RemoteAddr,
+        rkey: RKey,
+        imm: u32,
+        sge: &Sge,
+    ) -> FastPost {
+        let peer_segment = self.link.peer_segment();
+        let src = ptr::with_exposed_provenance::<u8>(address(sge.addr));
+        let len = sge.len as usize;
+        let slot = send_lane.lane.slot(tx.tail);
+        if !tx.region.is_current(peer_segment, rkey) {
+            return FastPost::Unusual;
+        }
+        let Some(Target::Segment(at)) = tx.region.target(remote.0, sge.len.into()) else {
+            return FastPost::Unusual;
+        };
+        if len <= INLINE {
+            // SAFETY: the caller's promise; at most INLINE bytes.
+            let Some(words) = (unsafe { peer_copy::try_load_small(src, len) }) else {
+                return FastPost::Fault;
+            };
+            let entry = Entry::WriteImmInline { at, len: sge.len };
+            slot.publish(tx.tail, imm, entry.encode(), &words);
+            return FastPost::Posted;
+        }
+        let Some(to) = peer_segment.bytes(at, sge.len.into()) else {
+            return FastPost::Unusual;
+        };
+        let answered = self.is_answered(tx);
+        let from = tx.copy_policy.stream_from(len, answered);
+        // SAFETY: readable by the caller's promise; `len` bytes of the peer's region.
+        if !unsafe { peer_copy::to_peer(src, to.as_ptr(), len, from) } {
+            return FastPost::Fault;
+        }
+        slot.publish_bare(tx.tail, imm, Entry::WriteImm { len: sge.len }.encode());
         FastPost::Posted
     }
 
