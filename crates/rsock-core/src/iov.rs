@@ -36,12 +36,6 @@ impl<'a> Rest<'a> {
         (n, len)
     }
 
-    /// All that is left, if that is one buffer.
-    #[inline]
-    pub(crate) fn single(&self) -> Option<&'a [u8]> {
-        if let [buf] = self.bufs { buf.get(self.skip..) } else { None }
-    }
-
     /// All that is left as the program's own list, if no buffer of it is partly sent and the kernel
     /// takes that many.
     pub(crate) fn whole(&self) -> Option<&'a [IoSlice<'a>]> {

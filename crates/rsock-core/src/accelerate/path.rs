@@ -292,6 +292,10 @@ impl Path {
         on!(self, stream => stream.is_unread(sent))
     }
 
+    pub(super) fn has_read_all(&self, sent: u64) -> bool {
+        on!(self, stream => stream.has_read_all(sent))
+    }
+
     /// Whether the peer's process has ended, as far as the device can tell.
     pub(super) fn is_peer_dead(&self) -> bool {
         on!(self, stream => stream.is_peer_dead())

@@ -18,8 +18,8 @@ pub(super) struct Sending {
     pub(super) full_since: Option<Instant>,
     /// Since when the peer's device is to deliver what was sent, before TCP may be used.
     pub(super) leaving_since: Option<Instant>,
-    /// When a sender on the ring last checked the socket ([`crate::sys::tick`]): the first send of
-    /// each tick does.
+    /// When a sender on the ring last checked the socket, or found that it need not
+    /// ([`crate::sys::tick`]): the first send of each tick does.
     pub(super) socket_checked_at: u32,
     /// When the last byte was sent on the ring, on the same clock.
     pub(super) sent_at: u32,

@@ -146,6 +146,18 @@ impl<B: Backend> QpStream<B> {
         self.resources.qp.consumed_by_peer().is_some_and(|consumed| consumed < sent)
     }
 
+    /// Whether the peer's program has read exactly the first `sent` bytes (as in
+    /// [`Self::is_unread`]), and nothing has arrived that was not dispatched: since the last of
+    /// them was sent the peer was there, and it has not ended its direction. False if the device
+    /// does not report what was read.
+    #[inline]
+    #[must_use]
+    pub fn has_read_all(&self, sent: u64) -> bool {
+        !self.is_over()
+            && !self.resources.cq.is_ready()
+            && self.resources.qp.consumed_by_peer() == Some(sent)
+    }
+
     /// Whether the peer's process has ended; see
     /// [`QueuePair::is_peer_dead`].
     #[must_use]

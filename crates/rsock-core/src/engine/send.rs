@@ -3,11 +3,14 @@
 use crate::engine::QpStream;
 use crate::engine::buffers::layout::{Layout, N_SLOTS};
 use crate::engine::config::Wire;
+use crate::engine::resources::PLAIN;
 use crate::engine::shared::{FLAG_SEND_CLOSED, SendState};
 use crate::interrupt::Section;
 use crate::iov::Rest;
 use rsock_proto::{DataWrite, EMPTY_SLOT, RemoteSge, SendBlocked, TABLE_ENTRY, TransferSize};
-use rsock_verbs::{Backend, CompletionQueue, MemoryRegion, PostError, QueuePair, SendOp};
+use rsock_verbs::{
+    Backend, CompletionQueue, MemoryRegion, PostError, QueuePair, SendFlags, SendOp,
+};
 use std::io::IoSlice;
 use std::sync::atomic::{Ordering, fence};
 
@@ -75,28 +78,34 @@ impl<B: Backend> QpStream<B> {
         Ok(sent)
     }
 
-    /// Sends all of `bytes`, at least one, as one message, if the peer has room and credit for it.
-    /// False: nothing was sent, and [`Self::try_send`] tells why. The caller is in a [`Section`].
+    /// Sends all of `bufs`, which have `len` bytes together and at least one, as one message, if the
+    /// peer has room and credit for it. False: nothing was sent, and [`Self::try_send`] tells why.
+    /// The caller is in a [`Section`].
     #[inline]
-    pub(crate) fn try_send_whole(&self, bytes: &[u8]) -> bool {
+    pub(crate) fn try_send_whole(&self, bufs: &[IoSlice<'_>], len: usize) -> bool {
         if self.resources.wire != Wire::WriteImm
-            || bytes.len() > self.config.first_message
+            || len > self.config.first_message
+            || bufs.len() > MAX_PIECES
             || self.ring.shared.mail.has(FLAG_SEND_CLOSED)
         {
             return false;
         }
         let mut send = self.ring.lock_send();
         self.take_credits(&mut send);
-        let Ok(write) = send.half.peek(bytes.len()) else { return false };
-        if write.len as usize != bytes.len() || self.queue_is_full() {
+        let Ok(write) = send.half.peek(len) else { return false };
+        if write.len as usize != len || self.queue_is_full() {
             return false;
         }
         let op = SendOp::WriteImm { remote: write.remote, rkey: write.rkey, imm: write.imm.0 };
-        if self.resources.qp.post_bytes(op, bytes).is_err() {
+        let posted = match bufs {
+            [bytes] => self.resources.qp.post_bytes(op, bytes),
+            bufs => self.resources.qp.post_copy(PLAIN, op, bufs, SendFlags::empty()),
+        };
+        if posted.is_err() {
             return false;
         }
         send.half.commit(&write);
-        send.sent += bytes.len() as u64;
+        send.sent += len as u64;
         true
     }
 

@@ -195,13 +195,16 @@ unsafe fn sendto_with(
 /// # Safety
 /// `iov` is null or has `n` entries of readable bytes.
 unsafe fn writev_with(fd: c_int, iov: *const iovec, n: c_int, flags: c_int) -> Option<ssize_t> {
-    if datagrams::is_udp(fd) {
-        // SAFETY: the caller's promise.
-        return unsafe { datagram::send_vector(fd, iov, n, flags) };
-    }
-    if !fdtable::is_connection(fd) {
-        return None;
-    }
+    let begun = match fdtable::begin_adopted(fd, Direction::Send) {
+        Begun::Stream(handle) => Some(handle),
+        Begun::Kernel => return None,
+        Begun::Other if datagrams::is_udp(fd) => {
+            // SAFETY: the caller's promise.
+            return unsafe { datagram::send_vector(fd, iov, n, flags) };
+        }
+        Begun::Other if fdtable::is_connection(fd) => None,
+        Begun::Other => return None,
+    };
     let Ok(n) = usize::try_from(n) else { return Some(errno::fail(libc::EINVAL)) };
     // SAFETY: the caller's promise.
     let result = unsafe {
@@ -209,7 +212,10 @@ unsafe fn writev_with(fd: c_int, iov: *const iovec, n: c_int, flags: c_int) -> O
             if bufs.iter().all(|buf| buf.is_empty()) {
                 return Some(0);
             }
-            transfer::send_any(fd, bufs, flags)
+            match begun {
+                Some(handle) => transfer::send(handle, fd, bufs, flags),
+                None => transfer::send_any(fd, bufs, flags),
+            }
         })
     };
     result.unwrap_or_else(|e| Some(errno::fail(e)))

@@ -1,24 +1,31 @@
-//! The short way of most sends: one buffer, a ring of the soft device that has room for it, and
-//! nothing that is due.
+//! The short way of most sends: few buffers, a ring of the soft device that has room for all of
+//! them, and nothing that is due.
 //!
-//! PERF: without it a `send` of 64 bytes takes 1,450 instructions (callgrind, `s64`).
+//! PERF: a `send` of 64 bytes takes about 900 instructions, and 1,450 without this (callgrind).
 
 use crate::accelerate::AcceleratedStream;
 use crate::accelerate::path::Path;
 use crate::accelerate::send::MESSAGE_POLL_INTERVAL;
-use crate::accelerate::state::{FLAG_RESET, Sending};
 use crate::closing::Descriptor;
 use crate::interrupt::Section;
 use crate::sys;
+use std::io::IoSlice;
 
 impl AcceleratedStream {
-    /// Sends all of `bytes` on the ring, if the switch needs no observation for that. False:
-    /// nothing was sent, and the caller goes the long way.
-    pub(super) fn send_by_shortcut(&self, descriptor: Descriptor<'_>, bytes: &[u8]) -> bool {
+    /// Sends all of `bufs`, which have `len` bytes together and at least one, on the ring, if the
+    /// switch needs no observation for that. False: nothing was sent, and the caller goes the long
+    /// way.
+    pub(super) fn send_by_shortcut(
+        &self,
+        descriptor: Descriptor<'_>,
+        bufs: &[IoSlice<'_>],
+        len: usize,
+    ) -> bool {
         let Some(path @ Path::Soft(soft)) = self.path() else { return false };
         let _section = Section::enter();
         let mut tx = self.dirs.tx.0.lock();
-        if !self.closings.is_open(descriptor) || self.is_check_due(&tx) {
+        let now = sys::tick();
+        if !self.closings.is_open(descriptor) || self.is_socket_check_due(&tx, path, now) {
             return false;
         }
         let calls = tx.calls.wrapping_add(1);
@@ -27,18 +34,12 @@ impl AcceleratedStream {
         }
         let messages = soft.stream.messages();
         if !tx.switch.writes_ring(self.dirs.conditions(), messages)
-            || !soft.stream.try_send_whole(bytes)
+            || !soft.stream.try_send_whole(bufs, len)
         {
             return false;
         }
-        tx.calls = calls;
-        self.sent_on_ring(path, &mut tx, bytes.len());
+        (tx.calls, tx.socket_checked_at) = (calls, now);
+        self.sent_on_ring(path, &mut tx, len);
         true
-    }
-
-    /// Whether the socket is to be checked by this call.
-    #[inline]
-    fn is_check_due(&self, tx: &Sending) -> bool {
-        sys::tick() != tx.socket_checked_at || self.has(FLAG_RESET)
     }
 }

@@ -146,6 +146,42 @@ fn a_write_after_a_reset_that_a_read_has_reported_fails() {
     });
 }
 
+/// Sends a byte in a tick of its own. Returns whether the sender has checked its socket.
+fn send_in_new_tick(end: &End) -> bool {
+    end.stream.dirs.tx.0.lock().socket_checked_at = sys::tick().wrapping_sub(1);
+    let before = end.stream.dirs.tx.0.lock().ring_bytes_checked;
+    end.send(&[1]).expect("send");
+    assert!(end.stream.channels().send.is_ring());
+    end.stream.dirs.tx.0.lock().ring_bytes_checked != before
+}
+
+#[test]
+fn a_sender_checks_its_socket_unless_the_peer_has_read_all() {
+    watchdog(|| {
+        let (a, b) = connect_on_ring();
+        let mut byte = [0];
+        a.send(&[1]).expect("send");
+        for _ in 0..10 {
+            b.recv_all(&mut byte);
+            assert!(!send_in_new_tick(&a));
+        }
+        assert!(send_in_new_tick(&a), "two bytes are unread");
+        b.recv_all(&mut [0; 2]);
+        assert!(!send_in_new_tick(&a));
+        b.recv_all(&mut byte);
+        // A peer that has read all, and has ended, may have gone.
+        let has_read_all = || {
+            let sent = a.stream.dirs.tx.0.lock().switch.ring_bytes();
+            a.stream.path().is_some_and(|path| path.has_read_all(sent))
+        };
+        assert!(has_read_all());
+        b.stream.shutdown(b.socket.as_fd(), Shutdown::Write).expect("shutdown");
+        assert!(!has_read_all(), "its end has arrived");
+        assert_eq!(a.recv(&mut byte).expect("end"), 0);
+        assert!(!has_read_all(), "its end was received");
+    });
+}
+
 #[test]
 fn a_killed_peer_ends_the_stream() {
     watchdog(|| {
