@@ -13,6 +13,7 @@ mod memory;
 mod moving;
 mod native_peer;
 mod readiness;
+mod shortcuts;
 
 use crate::accelerate::*;
 use rsock_proto::switch::{DirectionSwitch, Fact, Message, Sender};

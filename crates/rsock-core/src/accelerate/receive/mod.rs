@@ -169,7 +169,7 @@ impl AcceleratedStream {
     }
 
     /// As [`Receives::try_recv`], by what the switch answers.
-    fn try_recv_the_long_way(
+    fn try_recv_by_switch(
         &self,
         call: &Call<'_>,
         rx: &mut Receiving,
@@ -247,7 +247,7 @@ impl Receives for AcceleratedStream {
         }
         let _section = Section::enter();
         let mut rx = self.dirs.rx.0.lock();
-        self.try_recv_the_long_way(call, &mut rx, bufs, flags, taken)
+        self.try_recv_by_switch(call, &mut rx, bufs, flags, taken)
     }
 
     fn has_ended(&self, fd: BorrowedFd<'_>) -> bool {

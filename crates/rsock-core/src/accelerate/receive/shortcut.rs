@@ -19,8 +19,8 @@ impl AcceleratedStream {
     }
 
     /// Receives from the ring to one buffer, or finds the ring empty, if the switch needs no
-    /// observation for that. `None`: nothing was tried, and the caller goes the long way.
-    pub(super) fn recv_by_shortcut(
+    /// observation for that. `None`: nothing was tried, and the caller asks the switch.
+    pub(in crate::accelerate) fn recv_by_shortcut(
         &self,
         descriptor: Descriptor<'_>,
         bufs: &mut [IoSliceMut<'_>],

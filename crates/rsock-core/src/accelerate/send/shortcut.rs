@@ -5,7 +5,7 @@
 
 use crate::accelerate::AcceleratedStream;
 use crate::accelerate::path::Path;
-use crate::accelerate::send::MESSAGE_POLL_INTERVAL;
+use crate::accelerate::send::write::MESSAGE_POLL_INTERVAL;
 use crate::closing::Descriptor;
 use crate::interrupt::Section;
 use crate::sys;
@@ -13,9 +13,9 @@ use std::io::IoSlice;
 
 impl AcceleratedStream {
     /// Sends all of `bufs`, which have `len` bytes together and at least one, on the ring, if the
-    /// switch needs no observation for that. False: nothing was sent, and the caller goes the long
-    /// way.
-    pub(super) fn send_by_shortcut(
+    /// switch needs no observation for that. False: nothing was sent, and the caller asks the
+    /// switch.
+    pub(in crate::accelerate) fn send_by_shortcut(
         &self,
         descriptor: Descriptor<'_>,
         bufs: &[IoSlice<'_>],
