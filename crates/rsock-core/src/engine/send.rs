@@ -78,9 +78,9 @@ impl<B: Backend> QpStream<B> {
         Ok(sent)
     }
 
-    /// Sends all of `bufs`, which have `len` bytes together and at least one, as one message, if the
-    /// peer has room and credit for it. False: nothing was sent, and [`Self::try_send`] tells why.
-    /// The caller is in a [`Section`].
+    /// Sends all of `bufs`, which have `len` bytes together and at least one, as one message, if
+    /// the peer has room and credit for it. False: nothing was sent, and [`Self::try_send`] tells
+    /// why. The caller is in a [`Section`].
     #[inline]
     pub(crate) fn try_send_whole(&self, bufs: &[IoSlice<'_>], len: usize) -> bool {
         if self.resources.wire != Wire::WriteImm
