@@ -55,20 +55,18 @@ fn entry_or_map(fd: c_int) -> Option<&'static AtomicU64> {
 /// the call is the kernel's.
 #[inline]
 pub(crate) fn begin_call(fd: c_int, direction: Direction) -> Option<Handle> {
+    match begin_adopted(fd, direction) {
+        Begun::Stream(handle) => return Some(handle),
+        Begun::Kernel => return None,
+        Begun::Other => {}
+    }
     let entry = entry(fd)?;
     let word = Word(entry.load(Ordering::Acquire));
     if word.kind() == EMPTY || word.is_datagram() {
         return None;
     }
-    let handle = match word.key() {
-        Some(key) => slot::begin_call(key, direction, fd),
-        None => None,
-    };
-    let handle = match handle {
-        Some(handle) if is_unchanged(entry, word) => handle,
-        _ => adopt_or_find(fd, entry, direction)?,
-    };
-    (!handle.stays_on_tcp() && !guard::is_in_core()).then_some(handle)
+    let handle = adopt_or_find(fd, entry, direction)?;
+    is_for_library(&handle).then_some(handle)
 }
 
 /// How a data call begins whose descriptor is looked up once.
@@ -89,15 +87,17 @@ pub(crate) fn begin_adopted(fd: c_int, direction: Direction) -> Begun {
     let word = Word(entry.load(Ordering::Acquire));
     let Some(key) = word.key().filter(|_| !word.is_datagram()) else { return Begun::Other };
     match slot::begin_call(key, direction, fd) {
-        Some(handle) if is_unchanged(entry, word) => {
-            if handle.stays_on_tcp() || guard::is_in_core() {
-                Begun::Kernel
-            } else {
-                Begun::Stream(handle)
-            }
-        }
-        _ => Begun::Other,
+        Some(_) if !is_unchanged(entry, word) => Begun::Other,
+        Some(handle) if is_for_library(&handle) => Begun::Stream(handle),
+        Some(_) => Begun::Kernel,
+        None => Begun::Other,
     }
+}
+
+/// Whether a data call on the stream is not the kernel's.
+#[inline]
+fn is_for_library(handle: &Handle) -> bool {
+    !handle.stays_on_tcp() && !guard::is_in_core()
 }
 
 /// Begins a call on the stream of `fd`, on TCP or not, if it has been adopted.

@@ -333,31 +333,21 @@ pub trait QueuePair<B: Backend>: Debug + Send + Sync {
         payload: &[IoSlice<'_>],
         flags: SendFlags,
     ) -> Result<(), PostError> {
+        let post = |sges: &[Sge]| {
+            let wr = SendWr { id, op, sges, flags };
+            // SAFETY: the pieces are borrowed, so readable, for the whole call.
+            unsafe { self.post_send(&wr) }
+        };
+        // PERF: most messages are one piece, for which there is no list to clear.
+        if let [piece] = payload {
+            return post(&[Sge::of_borrowed(piece)?]);
+        }
         let mut sges = [Sge { addr: 0, len: 0, lkey: LKey(0) }; 8];
         let Some(sges) = sges.get_mut(..payload.len()) else { return Err(PostError::Invalid) };
         for (sge, piece) in sges.iter_mut().zip(payload) {
-            sge.addr = piece.as_ptr().expose_provenance() as u64;
-            sge.len = u32::try_from(piece.len()).map_err(|_| PostError::Invalid)?;
+            *sge = Sge::of_borrowed(piece)?;
         }
-        let wr = SendWr { id, op, sges, flags };
-        // SAFETY: the pieces are borrowed, so readable, for the whole call.
-        unsafe { self.post_send(&wr) }
-    }
-
-    /// As [`Self::post_copy`], of one borrowed piece, with neither an id nor flags.
-    ///
-    /// # Errors
-    /// [`PostError`]; the request was not taken.
-    #[inline(always)]
-    fn post_bytes(&self, op: SendOp, bytes: &[u8]) -> Result<(), PostError> {
-        let sge = Sge {
-            addr: bytes.as_ptr().expose_provenance() as u64,
-            len: u32::try_from(bytes.len()).map_err(|_| PostError::Invalid)?,
-            lkey: LKey(0),
-        };
-        let wr = SendWr { id: WrId(0), op, sges: &[sge], flags: SendFlags::empty() };
-        // SAFETY: the bytes are borrowed, so readable, for the whole call.
-        unsafe { self.post_send(&wr) }
+        post(sges)
     }
 
     /// Posts a receive without memory: what a peer's write-with-immediate consumes.

@@ -1,5 +1,6 @@
 //! Work requests: what is posted to a queue pair.
 
+use crate::error::PostError;
 use crate::types::{LKey, RKey, RemoteAddr, WrId};
 use bitflags::bitflags;
 
@@ -14,6 +15,19 @@ pub struct Sge {
     pub len: u32,
     /// Key of the region that covers it; not looked at for sends, which copy.
     pub lkey: LKey,
+}
+
+impl Sge {
+    /// Borrowed bytes that are to be sent.
+    ///
+    /// # Errors
+    /// [`PostError::Invalid`] for more than a length can say.
+    #[inline]
+    pub(crate) fn of_borrowed(bytes: &[u8]) -> Result<Self, PostError> {
+        let addr = bytes.as_ptr().expose_provenance() as u64;
+        let len = u32::try_from(bytes.len()).map_err(|_| PostError::Invalid)?;
+        Ok(Self { addr, len, lkey: LKey(0) })
+    }
 }
 
 bitflags! {

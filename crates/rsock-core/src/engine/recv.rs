@@ -1,7 +1,7 @@
 //! Receiving: copies what has arrived to the program, and grants the peer room for more.
 
 use crate::engine::QpStream;
-use crate::engine::shared::{FLAG_EOF, RecvState};
+use crate::engine::shared::FLAG_EOF;
 use crate::interrupt::Section;
 use rsock_verbs::{Backend, CompletionQueue, QueuePair};
 use std::io::IoSliceMut;
@@ -46,10 +46,31 @@ impl<B: Backend> QpStream<B> {
         bufs: &mut [IoSliceMut<'_>],
         mode: ReadMode,
     ) -> Result<usize, RecvError> {
-        let peek = mode == ReadMode::Peek;
         let _section = Section::enter();
+        self.receive(bufs, mode)
+    }
+
+    /// As [`Self::try_recv`], to one buffer. The caller is in a [`Section`].
+    ///
+    /// # Errors
+    /// [`RecvError`], if nothing was received.
+    pub(crate) fn try_recv_to(&self, buf: &mut [u8]) -> Result<usize, RecvError> {
+        self.receive(&mut [IoSliceMut::new(buf)], ReadMode::Consume)
+    }
+
+    /// PERF: compiled once for each caller, as one knows the mode and that there is one buffer.
+    #[inline(always)]
+    fn receive(&self, bufs: &mut [IoSliceMut<'_>], mode: ReadMode) -> Result<usize, RecvError> {
+        let peek = mode == ReadMode::Peek;
         let mut recv = self.ring.lock_recv();
-        self.pump_for(&mut recv);
+        if self.resources.cq.is_ready() {
+            self.pump(&mut recv);
+            // A poll that finds messages does not look whether the peer has closed behind them.
+            // This call would find nothing, although the end is there.
+            if recv.half.readable() == 0 && self.resources.cq.is_ready() {
+                self.pump(&mut recv);
+            }
+        }
         let mut adaptive = self.lock_adaptive();
         let (unread, set) = (recv.half.readable(), recv.set);
         recv.set.note_unread(unread);
@@ -98,69 +119,11 @@ impl<B: Backend> QpStream<B> {
         if is_missing {
             return Err(RecvError::Fault);
         }
-        self.without_bytes()
-    }
-
-    /// What a receive returns that has found no bytes.
-    #[inline]
-    fn without_bytes(&self) -> Result<usize, RecvError> {
         let error = self.ring.shared.mail.error.load(Ordering::Acquire);
         if error != 0 {
             return Err(RecvError::Failed(error.cast_signed()));
         }
         if self.ring.shared.mail.has(FLAG_EOF) { Ok(0) } else { Err(RecvError::WouldBlock) }
-    }
-
-    /// As [`Self::try_recv`], to one buffer, which is not empty, on a device that pins no memory.
-    /// The caller is in a [`Section`].
-    ///
-    /// # Errors
-    /// [`RecvError`], if nothing was received.
-    #[inline]
-    pub(crate) fn try_recv_to(&self, buf: &mut [u8]) -> Result<usize, RecvError> {
-        debug_assert!(!B::PINS, "a ring that may be one of two");
-        let mut recv = self.ring.lock_recv();
-        self.pump_for(&mut recv);
-        let unread = recv.half.readable();
-        if unread == 0 {
-            self.repost(&mut recv);
-            drop(recv);
-            return self.without_bytes();
-        }
-        let set = recv.set;
-        recv.set.note_unread(unread);
-        let mut taken = 0;
-        while taken < buf.len()
-            && let Some(span) = recv.half.span_at(0)
-        {
-            let n = span.len.min(buf.len() - taken);
-            if !self.copy_span(None, &set, span, &mut buf[taken..taken + n]) {
-                break;
-            }
-            recv.half.consume(n);
-            taken += n;
-        }
-        if taken == 0 {
-            return Err(RecvError::Fault);
-        }
-        self.resources.qp.note_consumed(taken as u64);
-        recv.coalescing.note_read(taken);
-        self.ring.usage.note(recv.dirty);
-        self.grant(&mut recv);
-        Ok(taken)
-    }
-
-    /// Takes what has arrived, for a receive.
-    #[inline(always)]
-    fn pump_for(&self, recv: &mut RecvState) {
-        if self.resources.cq.is_ready() {
-            self.pump(recv);
-            // A poll that finds messages does not look whether the peer has closed behind them.
-            // The receive would find nothing, although the end is there.
-            if recv.half.readable() == 0 && self.resources.cq.is_ready() {
-                self.pump(recv);
-            }
-        }
     }
 
     /// Whether something has arrived that was not dispatched yet.

@@ -52,6 +52,7 @@ impl<B: Backend> Resources<B> {
     }
 
     /// Posts one message: `payload` to `remote`, then `word` as its notification.
+    #[inline]
     pub(super) fn post_message(
         &self,
         remote: Option<(RemoteAddr, RKey)>,
@@ -62,6 +63,7 @@ impl<B: Backend> Resources<B> {
     }
 
     /// As [`Self::post_message`], with `flags`; the work request has id `id`.
+    #[inline]
     pub(super) fn post_flagged(
         &self,
         id: WrId,

@@ -2,15 +2,11 @@
 
 use crate::engine::QpStream;
 use crate::engine::buffers::layout::{Layout, N_SLOTS};
-use crate::engine::config::Wire;
-use crate::engine::resources::PLAIN;
 use crate::engine::shared::{FLAG_SEND_CLOSED, SendState};
 use crate::interrupt::Section;
 use crate::iov::Rest;
 use rsock_proto::{DataWrite, EMPTY_SLOT, RemoteSge, SendBlocked, TABLE_ENTRY, TransferSize};
-use rsock_verbs::{
-    Backend, CompletionQueue, MemoryRegion, PostError, QueuePair, SendFlags, SendOp,
-};
+use rsock_verbs::{Backend, CompletionQueue, MemoryRegion, PostError, QueuePair};
 use std::io::IoSlice;
 use std::sync::atomic::{Ordering, fence};
 
@@ -83,59 +79,62 @@ impl<B: Backend> QpStream<B> {
     /// why. The caller is in a [`Section`].
     #[inline]
     pub(crate) fn try_send_whole(&self, bufs: &[IoSlice<'_>], len: usize) -> bool {
-        if self.resources.wire != Wire::WriteImm
-            || len > self.config.first_message
-            || bufs.len() > MAX_PIECES
-            || self.ring.shared.mail.has(FLAG_SEND_CLOSED)
+        if len > self.config.first_message || bufs.len() > MAX_PIECES || self.check_send().is_err()
         {
             return false;
         }
         let mut send = self.ring.lock_send();
         self.take_credits(&mut send);
         let Ok(write) = send.half.peek(len) else { return false };
-        if write.len as usize != len || self.queue_is_full() {
-            return false;
+        let is_sent =
+            write.len as usize == len && self.post_pieces(&mut send, &write, bufs).is_ok();
+        if is_sent {
+            send.sent += len as u64;
         }
-        let op = SendOp::WriteImm { remote: write.remote, rkey: write.rkey, imm: write.imm.0 };
-        let posted = match bufs {
-            [bytes] => self.resources.qp.post_bytes(op, bytes),
-            bufs => self.resources.qp.post_copy(PLAIN, op, bufs, SendFlags::empty()),
-        };
-        if posted.is_err() {
-            return false;
-        }
-        send.half.commit(&write);
-        send.sent += len as u64;
-        true
+        is_sent
     }
 
     /// Posts the beginning of `rest` as one message. Returns its bytes.
     ///
     /// # Errors
-    /// [`SendError::Fault`]; otherwise the queue is full, or has failed.
+    /// As [`Self::post_pieces`].
     fn post_data(
         &self,
         send: &mut SendState,
         write: &DataWrite,
         rest: &Rest<'_>,
     ) -> Result<usize, SendError> {
-        const FULL: SendError = SendError::WouldBlock;
         let mut pieces = [IoSlice::new(&[]); MAX_PIECES];
         let (n, len) = rest.pieces(write.len as usize, &mut pieces);
         // A message of more pieces than one work request takes is cut short.
         let write = if len == write.len as usize {
             *write
         } else {
-            send.half.peek(len).map_err(|_| FULL)?
+            send.half.peek(len).map_err(|_| SendError::WouldBlock)?
         };
+        self.post_pieces(send, &write, &pieces[..n]).map(|()| len)
+    }
+
+    /// Posts `pieces`, at most [`MAX_PIECES`], as the message `write`.
+    ///
+    /// # Errors
+    /// [`SendError::Fault`]; otherwise the queue is full, or has failed.
+    #[inline]
+    fn post_pieces(
+        &self,
+        send: &mut SendState,
+        write: &DataWrite,
+        pieces: &[IoSlice<'_>],
+    ) -> Result<(), SendError> {
+        const FULL: SendError = SendError::WouldBlock;
         if self.queue_is_full() {
             return Err(FULL);
         }
         let at = Some((write.remote, write.rkey));
-        match self.resources.post_message(at, &pieces[..n], write.imm) {
+        match self.resources.post_message(at, pieces, write.imm) {
             Ok(()) => {
-                send.half.commit(&write);
-                Ok(len)
+                send.half.commit(write);
+                Ok(())
             }
             Err(PostError::QueueFull) => Err(FULL),
             Err(PostError::Fault) => Err(SendError::Fault),

@@ -10,6 +10,7 @@ pub(super) use wait::{RingWait, Woken, sleep_for_more, sleep_with_bell};
 
 use crate::accelerate::ask::Subject;
 use crate::accelerate::kernel_only_waiter::KernelOnlyWaiter;
+use crate::accelerate::path::Path;
 use crate::accelerate::state::{FLAG_BROKEN, FLAG_RESET, FLAG_RX_PLAIN, Receiving};
 use crate::accelerate::tcp_socket::{has_ended, kernel_recv, tcp_goes_on};
 use crate::accelerate::{AcceleratedStream, FIRST_SEARCH_CALL};
@@ -220,13 +221,18 @@ impl AcceleratedStream {
         got
     }
 
+    /// Whether a call with these conditions that has read the ring ends there: the sender has not
+    /// left it.
+    #[inline]
+    fn ends_on_ring(&self, rx: &Receiving, path: &Path, call: FlagConditions) -> bool {
+        let now = call.with(self.dirs.conditions());
+        rx.switch.read_ends_on_ring(now, path.messages())
+    }
+
     /// Whether a read that has received something goes on behind a move between TCP and the ring.
     fn reads_on(&self, subject: &mut Subject<'_>, rx: &mut Receiving) -> bool {
-        if let Some(path) = subject.path {
-            let now = subject.call.with(self.dirs.conditions());
-            if rx.switch.read_ends_on_ring(now, path.messages()) {
-                return false;
-            }
+        if subject.path.is_some_and(|path| self.ends_on_ring(rx, path, subject.call)) {
+            return false;
         }
         let mut seen = self.begin(rx, subject);
         let asked = self.ask(rx, &mut seen, subject, |switch, seen| switch.read_continues(seen));

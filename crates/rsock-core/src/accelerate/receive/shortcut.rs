@@ -4,9 +4,9 @@
 use crate::accelerate::AcceleratedStream;
 use crate::accelerate::path::Path;
 use crate::accelerate::receive::Blocked;
-use crate::accelerate::state::Receiving;
 use crate::closing::{Call, Descriptor};
 use crate::interrupt::Section;
+use rsock_proto::switch::FlagConditions;
 use rustix::net::RecvFlags;
 use std::io::IoSliceMut;
 
@@ -41,17 +41,11 @@ impl AcceleratedStream {
         let mark = stream.mark();
         let done = self.receive_by_shortcut(path, &mut rx, mark, || stream.try_recv_to(buf))?;
         match done {
-            Ok(got) if got < buf.len() && !self.ends_on_ring(&rx, path) => {
+            Ok(got) if got < buf.len() && !self.ends_on_ring(&rx, path, FlagConditions::NONE) => {
                 let call = Call::begin(&self.closings, descriptor);
                 Some(Ok(self.recv_behind_moves(&call, &mut rx, bufs, flags, got)))
             }
             done => Some(done),
         }
-    }
-
-    /// Whether a call that has read the ring alone ends there: the sender has not left it.
-    #[inline]
-    fn ends_on_ring(&self, rx: &Receiving, path: &Path) -> bool {
-        rx.switch.read_ends_on_ring(self.dirs.conditions(), path.messages())
     }
 }

@@ -5,7 +5,6 @@
 
 use crate::accelerate::AcceleratedStream;
 use crate::accelerate::path::Path;
-use crate::accelerate::send::write::MESSAGE_POLL_INTERVAL;
 use crate::closing::Descriptor;
 use crate::interrupt::Section;
 use crate::sys;
@@ -28,17 +27,14 @@ impl AcceleratedStream {
         if !self.closings.is_open(descriptor) || self.is_socket_check_due(&tx, path, now) {
             return false;
         }
-        let calls = tx.calls.wrapping_add(1);
-        if calls.is_multiple_of(MESSAGE_POLL_INTERVAL) {
-            let _ = soft.stream.poll_messages();
-        }
+        self.poll_messages_in_turn(&mut tx, path);
         let messages = soft.stream.messages();
         if !tx.switch.writes_ring(self.dirs.conditions(), messages)
             || !soft.stream.try_send_whole(bufs, len)
         {
             return false;
         }
-        (tx.calls, tx.socket_checked_at) = (calls, now);
+        tx.socket_checked_at = now;
         self.sent_on_ring(path, &mut tx, len);
         true
     }

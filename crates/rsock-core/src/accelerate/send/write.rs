@@ -120,7 +120,8 @@ impl AcceleratedStream {
 
     /// Now and then polls the device for messages of the peer: a sender with credit has no other
     /// reason to.
-    fn poll_messages_in_turn(&self, tx: &mut Sending, path: &Path) {
+    #[inline]
+    pub(super) fn poll_messages_in_turn(&self, tx: &mut Sending, path: &Path) {
         tx.calls = tx.calls.wrapping_add(1);
         if tx.calls.is_multiple_of(MESSAGE_POLL_INTERVAL) && tx.switch.is_on_ring() {
             path.poll_messages();
@@ -184,4 +185,4 @@ enum Sent {
 }
 
 /// One of this many sends on the ring polls for messages of the peer.
-pub(super) const MESSAGE_POLL_INTERVAL: u32 = 16;
+const MESSAGE_POLL_INTERVAL: u32 = 16;
