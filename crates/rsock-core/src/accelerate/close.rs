@@ -4,7 +4,7 @@ use crate::accelerate::ask::Subject;
 use crate::accelerate::call_stops::{CallStops, EndsCalls};
 use crate::accelerate::path::Path;
 use crate::accelerate::state::{
-    FLAG_BROKEN, FLAG_ENDED, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_RX_SHUT, FLAG_TX_SHUT, Sending,
+    FLAG_BROKEN, FLAG_ENDED, FLAG_PINNED, FLAG_RESET, FLAG_RX_PLAIN, FLAG_RX_SHUT, FLAG_TX_SHUT, Sending,
 };
 use crate::accelerate::{AcceleratedStream, FallbackReason, PARK, offsets, verify};
 use crate::interrupt::Section;
@@ -234,7 +234,7 @@ impl EndsCalls for AcceleratedStream {
     /// The first call that asks reports it.
     fn report_reset(&self, fd: BorrowedFd<'_>) -> io::Error {
         let _section = Section::enter();
-        self.dirs.raise(FLAG_ENDED);
+        self.dirs.raise(FLAG_ENDED | FLAG_RESET);
         let mut tx = self.dirs.tx.0.lock();
         tx.switch.break_off();
         self.note_transport(Direction::Send, metrics::Transport::Tcp);

@@ -96,7 +96,9 @@ pub(super) const FLAG_RX_SLEEPY: u32 = 1 << 19;
 /// reported.
 pub(super) const FLAG_ENDED: u32 = 1 << 20;
 
-/// The kernel has reported a reset to a reader: every later send fails, as on TCP.
+/// A call has reported that the connection is over (`ECONNRESET`, `EPIPE`). The ring may still be
+/// open for a moment, so that later calls ask the kernel: a send fails, and a read of an empty ring
+/// finds the end, as on TCP.
 pub(super) const FLAG_RESET: u32 = 1 << 21;
 
 /// An epoll set of the program watches the stream by the kernel alone: neither direction moves to

@@ -186,8 +186,10 @@ impl AcceleratedStream {
             self.count_call(fd, &mut calls);
             rx.calls = calls;
         }
-        let received = FlagConditions::NONE.with_if(FlagConditions::HAS_RECEIVED, taken != 0);
-        let mut subject = Subject::new(fd, path).with(received);
+        let conditions = FlagConditions::NONE
+            .with_if(FlagConditions::HAS_RECEIVED, taken != 0)
+            .with_if(FlagConditions::SOCKET_CHECK_DUE, self.has(FLAG_RESET));
+        let mut subject = Subject::new(fd, path).with(conditions);
         let got = self.receive_once(&mut subject, rx, bufs, flags)?;
         if flags.contains(RecvFlags::PEEK) || path.is_none() || got == 0 {
             return Ok(got);

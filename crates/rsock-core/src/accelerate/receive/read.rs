@@ -6,7 +6,7 @@ use crate::accelerate::close::Break;
 use crate::accelerate::kernel_only_waiter::KernelOnlyWaiter;
 use crate::accelerate::path::Path;
 use crate::accelerate::receive::Blocked;
-use crate::accelerate::state::Receiving;
+use crate::accelerate::state::{FLAG_RESET, Receiving};
 use crate::accelerate::tcp_socket::{kernel_recv, queued, tcp_goes_on};
 use crate::engine::RecvError;
 use crate::iov::{MAX_KERNEL_PIECES, with_gap, with_tail};
@@ -127,7 +127,8 @@ impl AcceleratedStream {
                 Some(Ok(n))
             }
             Err(RecvError::WouldBlock) => {
-                let now = now.with_if(FlagConditions::SOCKET_CHECK_DUE, rx.is_socket_check_due());
+                let is_due = rx.is_socket_check_due() || self.has(FLAG_RESET);
+                let now = now.with_if(FlagConditions::SOCKET_CHECK_DUE, is_due);
                 // In this order: what the peer did before the try is among the messages.
                 if !rx.switch.waits_for_ring(now, path.messages()) {
                     return None;

@@ -69,7 +69,12 @@ impl AcceleratedStream {
                         return Ok(n);
                     }
                     Err(Errno::AGAIN) => Fact::TcpFull,
-                    Err(e) => return Err(Blocked::Error(e.into())),
+                    Err(e) => {
+                        if matches!(e, Errno::CONNRESET | Errno::PIPE) {
+                            self.dirs.raise(FLAG_RESET);
+                        }
+                        return Err(Blocked::Error(e.into()));
+                    }
                 },
                 Write::Ring => match self.send_on_ring(&mut subject, &mut tx, pieces)? {
                     Sent::Bytes(n) => return Ok(n),

@@ -146,6 +146,26 @@ fn a_write_after_a_reset_that_a_read_has_reported_fails() {
     });
 }
 
+#[test]
+fn a_read_after_a_reset_that_a_write_has_reported_finds_the_end_at_once() {
+    watchdog(|| {
+        let (a, b) = connect_on_ring();
+        a.send(&[1]).expect("send");
+        // The peer resets TCP, as it leaves a byte unread, and has not ended the ring yet.
+        b.stream.close(b.socket.as_fd());
+        let error = loop {
+            match a.try_send(&[2]).map_err(|e| e.kind()) {
+                Ok(_) | Err(ErrorKind::WouldBlock) => std::thread::yield_now(),
+                Err(e) => break e,
+            }
+        };
+        assert_eq!(error, ErrorKind::ConnectionReset);
+        for _ in 0..3 {
+            assert_eq!(a.recv_with(&mut [0], RecvFlags::DONTWAIT).expect("end"), 0);
+        }
+    });
+}
+
 /// Sends a byte in a tick of its own. Returns whether the sender has checked its socket.
 fn send_in_new_tick(end: &End) -> bool {
     end.stream.dirs.tx.0.lock().socket_checked_at = sys::tick().wrapping_sub(1);
