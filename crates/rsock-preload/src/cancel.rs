@@ -10,8 +10,28 @@ use crate::{errno, guard, signal};
 use libc::{c_int, clockid_t, pthread_t};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether any thread has been cancelled.
+/// Whether any thread has been cancelled, or could be between any two instructions.
 static USED: AtomicBool = AtomicBool::new(false);
+
+/// Whether a hook has to do what cancellation asks for. Without it, no thread is unwound before it
+/// calls a cancellation point of libc.
+#[inline]
+pub(crate) fn is_in_use() -> bool {
+    USED.load(Ordering::Relaxed)
+}
+
+/// As `pthread_setcanceltype(3)`.
+///
+/// # Safety
+/// As `pthread_setcanceltype(3)`: null, or room for the old type.
+pub(crate) unsafe fn set_type(kind: c_int, old: *mut c_int) -> c_int {
+    const PTHREAD_CANCEL_ASYNCHRONOUS: c_int = 1;
+    if kind == PTHREAD_CANCEL_ASYNCHRONOUS {
+        USED.store(true, Ordering::SeqCst);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { crate::next::pthread_setcanceltype(kind, old) }
+}
 
 unsafe extern "C-unwind" {
     /// Ends the thread, by unwinding, if it was cancelled and allows cancellation.
@@ -78,6 +98,22 @@ pub(crate) fn without_cancel<R: HookResult>(mut call: impl FnMut() -> R) -> R {
             }
         }
         return result;
+    }
+}
+
+/// Runs `call`, during which this thread cannot be cancelled, as in [`without_cancel`]. It is no
+/// cancellation point.
+#[cold]
+pub(crate) fn hold(call: impl FnOnce()) {
+    let here = 0u8;
+    let is_outermost = guard::hold_cancellation((&raw const here).addr());
+    call();
+    if is_outermost {
+        let (cancel_state, is_cancelled) = guard::end_hold();
+        cancel_state.restore();
+        if is_cancelled {
+            signal::cancel_self();
+        }
     }
 }
 

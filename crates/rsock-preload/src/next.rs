@@ -158,6 +158,7 @@ next! {
     sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction)
         -> c_int = -1;
     pthread_cancel(thread: libc::pthread_t) -> c_int = libc::ENOSYS;
+    pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int = libc::ENOSYS;
     posix_spawn_file_actions_adddup2(actions: *mut libc::posix_spawn_file_actions_t, fd: c_int,
         new: c_int) -> c_int = libc::ENOSYS;
     posix_spawn(pid: *mut libc::pid_t, path: *const c_char,

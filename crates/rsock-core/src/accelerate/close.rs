@@ -4,7 +4,8 @@ use crate::accelerate::ask::Subject;
 use crate::accelerate::call_stops::{CallStops, EndsCalls};
 use crate::accelerate::path::Path;
 use crate::accelerate::state::{
-    FLAG_BROKEN, FLAG_ENDED, FLAG_PINNED, FLAG_RESET, FLAG_RX_PLAIN, FLAG_RX_SHUT, FLAG_TX_SHUT, Sending,
+    FLAG_BROKEN, FLAG_ENDED, FLAG_PINNED, FLAG_RESET, FLAG_RX_PLAIN, FLAG_RX_SHUT, FLAG_TX_SHUT,
+    Sending,
 };
 use crate::accelerate::{AcceleratedStream, FallbackReason, PARK, offsets, verify};
 use crate::interrupt::Section;

@@ -25,6 +25,7 @@ mod print;
 mod read;
 mod seccomp;
 mod select;
+mod shortcut;
 mod signal;
 mod socket;
 mod sockopt;

@@ -1,5 +1,6 @@
 //! Hooks of `read`, `recv` and the other calls that receive bytes.
 
+use super::shortcut::{self, Shortcut};
 use super::{alias, call_known, datagram, transfer};
 use crate::fdtable::{self, Begun, datagrams};
 use crate::slot::Direction;
@@ -14,12 +15,16 @@ use std::ptr;
 /// As `read(2)`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
-    let by_hook = || {
-        // SAFETY: a caller of `read` promises `len` writable bytes at `buf`.
-        call_known(fd, || unsafe { read_with(fd, buf, len) })
-    };
     // SAFETY: arguments passed on unchanged.
-    datagrams::receive(fd, by_hook, || unsafe { next::read(fd, buf, len) })
+    let kernel = || unsafe { next::read(fd, buf, len) };
+    // SAFETY: a caller of `read` promises `len` writable bytes at `buf`.
+    let by_hook = || call_known(fd, || unsafe { read_with(fd, buf, len) });
+    // SAFETY: as above.
+    match unsafe { shortcut::recv(fd, buf, len, 0) } {
+        Shortcut::Done(n) => n,
+        Shortcut::Kernel => kernel(),
+        Shortcut::None => datagrams::receive(fd, by_hook, kernel),
+    }
 }
 
 /// As `readv(2)`.
@@ -68,12 +73,16 @@ pub(crate) unsafe extern "C-unwind" fn recv(
     len: size_t,
     flags: c_int,
 ) -> ssize_t {
-    let by_hook = || {
-        // SAFETY: a caller of `recv` promises `len` writable bytes at `buf`.
-        call_known(fd, || unsafe { recv_with(fd, buf, len, flags) })
-    };
     // SAFETY: arguments passed on unchanged.
-    datagrams::receive(fd, by_hook, || unsafe { next::recv(fd, buf, len, flags) })
+    let kernel = || unsafe { next::recv(fd, buf, len, flags) };
+    // SAFETY: a caller of `recv` promises `len` writable bytes at `buf`.
+    let by_hook = || call_known(fd, || unsafe { recv_with(fd, buf, len, flags) });
+    // SAFETY: as above.
+    match unsafe { shortcut::recv(fd, buf, len, flags) } {
+        Shortcut::Done(n) => n,
+        Shortcut::Kernel => kernel(),
+        Shortcut::None => datagrams::receive(fd, by_hook, kernel),
+    }
 }
 
 /// As `recvfrom(2)`. A connected stream has no address to report.

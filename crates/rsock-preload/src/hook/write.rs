@@ -1,7 +1,8 @@
 //! Hooks of `write`, `send` and the other calls that send bytes.
 
 use super::read::message_flags;
-use super::{alias, datagram, transfer};
+use super::shortcut::{self, Shortcut};
+use super::{alias, call_known, datagram, transfer};
 use crate::fdtable::{self, Begun, datagrams};
 use crate::slot::Direction;
 use crate::{arg, cancel, errno, next};
@@ -19,14 +20,10 @@ pub(crate) unsafe extern "C-unwind" fn write(
     buf: *const c_void,
     len: size_t,
 ) -> ssize_t {
-    if fdtable::is_known(fd)
-        // SAFETY: a caller of `write` promises `len` readable bytes at `buf`.
-        && let Some(n) = cancel::without_cancel(|| unsafe { send_with(fd, buf, len, 0) })
-    {
-        return n;
-    }
     // SAFETY: arguments passed on unchanged.
-    unsafe { next::write(fd, buf, len) }
+    let kernel = || unsafe { next::write(fd, buf, len) };
+    // SAFETY: a caller of `write` promises `len` readable bytes at `buf`.
+    unsafe { send_by(fd, buf, len, 0, kernel) }
 }
 
 /// As `writev(2)`.
@@ -80,14 +77,10 @@ pub(crate) unsafe extern "C-unwind" fn send(
     len: size_t,
     flags: c_int,
 ) -> ssize_t {
-    if fdtable::is_known(fd)
-        // SAFETY: a caller of `send` promises `len` readable bytes at `buf`.
-        && let Some(n) = cancel::without_cancel(|| unsafe { send_with(fd, buf, len, flags) })
-    {
-        return n;
-    }
     // SAFETY: arguments passed on unchanged.
-    unsafe { next::send(fd, buf, len, flags) }
+    let kernel = || unsafe { next::send(fd, buf, len, flags) };
+    // SAFETY: a caller of `send` promises `len` readable bytes at `buf`.
+    unsafe { send_by(fd, buf, len, flags, kernel) }
 }
 
 /// As `sendto(2)`. A connected stream ignores the address, except for its length.
@@ -124,6 +117,41 @@ alias! {
     __send = send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t;
     pwritev64v2 = pwritev2(fd: c_int, iov: *const iovec, n: c_int, offset: off_t, flags: c_int)
         -> ssize_t;
+}
+
+/// Sends by the shortcut, by the long way, or by `kernel`. A frame of this function has nothing to
+/// drop.
+///
+/// # Safety
+/// `buf` is null or has `len` readable bytes.
+#[inline(always)]
+unsafe fn send_by(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    flags: c_int,
+    kernel: impl Fn() -> ssize_t,
+) -> ssize_t {
+    // SAFETY: the caller's promise.
+    match unsafe { shortcut::send(fd, buf, len, flags) } {
+        Shortcut::Done(n) => n,
+        Shortcut::Kernel => kernel(),
+        // SAFETY: the caller's promise.
+        Shortcut::None => unsafe { send_by_long_way(fd, buf, len, flags) }.unwrap_or_else(kernel),
+    }
+}
+
+/// # Safety
+/// `buf` is null or has `len` readable bytes.
+#[inline(never)]
+unsafe fn send_by_long_way(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    flags: c_int,
+) -> Option<ssize_t> {
+    // SAFETY: the caller's promise.
+    call_known(fd, || unsafe { send_with(fd, buf, len, flags) })
 }
 
 /// # Safety

@@ -5,6 +5,7 @@ use rsock_core::accelerate::{FallbackReason, StreamRef};
 use rsock_core::closing::{Call, Descriptor};
 use rsock_core::datagram::kernel_udp::AcceleratedUdp;
 use rustix::fd::BorrowedFd;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::Ordering;
 
 /// An in-flight call on a slot: keeps the socket alive.
@@ -188,6 +189,30 @@ impl Handle {
     /// Counts one descriptor less; returns whether it was the last.
     pub(crate) fn remove_descriptor(&self) -> bool {
         self.slot.shared.n_descriptors.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+}
+
+/// The last call that has left a closed gate.
+#[must_use]
+pub(crate) struct LastCall {
+    slot: &'static Slot,
+    index: u32,
+}
+
+impl LastCall {
+    /// Ends the socket, if the other gate is closed and empty as well.
+    pub(crate) fn end_socket(self) {
+        self.slot.note_gate_closed(self.index);
+    }
+}
+
+impl Handle {
+    /// Ends the call, but for the socket that may end with it.
+    #[inline]
+    pub(crate) fn leave(self) -> Option<LastCall> {
+        let this = ManuallyDrop::new(self);
+        let is_last = this.slot.gate(this.direction).leave();
+        is_last.then_some(LastCall { slot: this.slot, index: this.index })
     }
 }
 

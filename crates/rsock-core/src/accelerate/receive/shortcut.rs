@@ -6,11 +6,38 @@ use crate::accelerate::path::Path;
 use crate::accelerate::receive::Blocked;
 use crate::closing::{Call, Descriptor};
 use crate::interrupt::Section;
+use crate::metrics::Direction;
 use rsock_proto::switch::FlagConditions;
 use rustix::net::RecvFlags;
 use std::io::IoSliceMut;
 
 impl AcceleratedStream {
+    /// Receives to `buf`, which is not empty, what is on the ring, if there is nothing else to do.
+    /// A call that `may_spin` also takes what comes there within the [moment] that a blocking call
+    /// spins first; it never sleeps. `None`: nothing was received, and [`Self::recv_by`] tells why.
+    ///
+    /// [moment]: Self::first_spin
+    #[inline]
+    #[must_use]
+    pub fn recv_at_once(
+        &self,
+        descriptor: Descriptor<'_>,
+        buf: &mut [u8],
+        may_spin: bool,
+    ) -> Option<usize> {
+        let bufs = &mut [IoSliceMut::new(buf)];
+        let mut may_spin = may_spin;
+        loop {
+            match self.recv_by_shortcut(descriptor, bufs, RecvFlags::empty())? {
+                Ok(n) => return Some(n),
+                Err(Blocked::Ring(mark)) if may_spin && self.first_spin(Direction::Recv, mark) => {
+                    may_spin = false;
+                }
+                Err(_) => return None,
+            }
+        }
+    }
+
     /// Whether something has arrived on a ring of the soft device, as far as a look without a lock
     /// tells.
     #[inline]
@@ -20,6 +47,7 @@ impl AcceleratedStream {
 
     /// Receives from the ring to one buffer, or finds the ring empty, if the switch needs no
     /// observation for that. `None`: nothing was tried, and the caller asks the switch.
+    #[inline]
     pub(in crate::accelerate) fn recv_by_shortcut(
         &self,
         descriptor: Descriptor<'_>,

@@ -11,9 +11,18 @@ use crate::sys;
 use std::io::IoSlice;
 
 impl AcceleratedStream {
+    /// Sends all of `buf`, which has at least one byte, on the ring, if there is room for it and
+    /// nothing else to do. Never waits. False: nothing was sent, and [`Self::send_by`] tells why.
+    #[inline]
+    #[must_use]
+    pub fn send_at_once(&self, descriptor: Descriptor<'_>, buf: &[u8]) -> bool {
+        self.send_by_shortcut(descriptor, &[IoSlice::new(buf)], buf.len())
+    }
+
     /// Sends all of `bufs`, which have `len` bytes together and at least one, on the ring, if the
     /// switch needs no observation for that. False: nothing was sent, and the caller asks the
     /// switch.
+    #[inline]
     pub(in crate::accelerate) fn send_by_shortcut(
         &self,
         descriptor: Descriptor<'_>,
