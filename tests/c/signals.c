@@ -487,6 +487,29 @@ static void cancel_early_client(int fd)
 	show_end(fd);
 }
 
+static void *exchange_for_ever(void *fd)
+{
+	pthread_cleanup_push(cleaned, "exchange");
+	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
+	for (;;) {
+		tell(*(int *)fd);
+		hear(*(int *)fd);
+	}
+	pthread_cleanup_pop(0);
+	return NULL;
+}
+
+/* A thread that can be cancelled between any two instructions is, while bytes go to and fro. */
+static void cancel_exchange_client(int fd)
+{
+	char c;
+	cancel_one(exchange_for_ever, fd, 0);
+	CHECK(shutdown(fd, SHUT_WR) == 0);
+	while (read(fd, &c, 1) == 1)
+		;
+	SHOW(close(fd));
+}
+
 /* What the program asked for is what it is told, and what happens. */
 static siginfo_t seen_info;
 static sigset_t seen_mask;
@@ -680,6 +703,7 @@ static const struct part PARTS[] = {
 	{"fork", fork_client, patient_server},
 	{"cancel", cancel_client, patient_server},
 	{"cancel_early", cancel_early_client, patient_server},
+	{"cancel_exchange", cancel_exchange_client, patient_server},
 	{"sigio", sigio_client, patient_server},
 	{"sigio_early", sigio_early_client, sigio_early_server},
 };

@@ -34,7 +34,7 @@ parts! {
     polled: many;
     moves: first_byte mid_write both_directions blocked_recv unread half_close;
     signals: interrupt interrupt_poll restart restart_timeout longjmp longjmp_write storm
-        writing_handler actions fault fork cancel sigio sigio_early;
+        writing_handler actions fault fork cancel cancel_exchange sigio sigio_early;
     past: poll old_poll select epoll transfer descriptors connect aio aio_write
         ring_poll ring_epoll ring_late;
     allocator: exchange close;

@@ -6,6 +6,7 @@
 //! `signal` treats there as a handler that ends the call with `EINTR`; and [`without_cancel`],
 //! outside again, is the cancellation point.
 
+use crate::cancel_state::SavedCancelState;
 use crate::{errno, guard, signal};
 use libc::{c_int, clockid_t, pthread_t};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -88,7 +89,7 @@ pub(crate) fn without_cancel<R: HookResult>(mut call: impl FnMut() -> R) -> R {
         }
         let (cancel_state, is_cancelled) = guard::end_hold();
         // From here on the thread may be unwound.
-        cancel_state.restore();
+        restore(cancel_state);
         if is_cancelled {
             signal::cancel_self();
             if result.is_interrupted() {
@@ -110,11 +111,16 @@ pub(crate) fn hold(call: impl FnOnce()) {
     call();
     if is_outermost {
         let (cancel_state, is_cancelled) = guard::end_hold();
-        cancel_state.restore();
+        restore(cancel_state);
         if is_cancelled {
             signal::cancel_self();
         }
     }
+}
+
+#[inline(always)]
+fn restore(cancel_state: SavedCancelState) {
+    if is_in_use() { cancel_state.restore_of_any_type() } else { cancel_state.restore() }
 }
 
 /// A result of a hook, by which [`without_cancel`] knows interrupted calls.

@@ -1,5 +1,6 @@
 //! Whether a thread can be cancelled, as libc keeps it.
 
+use crate::next;
 use libc::{c_char, c_int};
 use std::ptr;
 
@@ -14,6 +15,7 @@ unsafe extern "C" {
 }
 
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
+const PTHREAD_CANCEL_DEFERRED: c_int = 0;
 
 /// The cancellation state before it was disabled; `NONE` if it was not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +36,23 @@ impl SavedCancelState {
         // SAFETY: a valid state and a live variable.
         unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut old) };
         Self(old)
+    }
+
+    /// As [`Self::restore`], also of a thread that can be cancelled between any two instructions.
+    ///
+    /// COMPAT: the `pthread_setcancelstate` of glibc 2.36 ends such a thread without the result
+    /// `PTHREAD_CANCELED`. Its `pthread_setcanceltype` sets that.
+    pub(crate) fn restore_of_any_type(self) {
+        if self == Self::NONE {
+            return;
+        }
+        let mut kind = PTHREAD_CANCEL_DEFERRED;
+        // SAFETY: a valid type and a live variable; nothing is unwound while cancellation is
+        // disabled.
+        unsafe { next::pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &raw mut kind) };
+        self.restore();
+        // SAFETY: a valid type, and null is allowed; unwinds, as `restore`.
+        unsafe { next::pthread_setcanceltype(kind, ptr::null_mut()) };
     }
 
     /// Restores the previous state.
