@@ -81,7 +81,7 @@ pub(crate) enum Begun {
 
 /// Begins a data call on the stream of `fd`, if it has been adopted. The short way of most calls:
 /// of the others, [`begin_call`] knows more.
-#[inline]
+#[inline(always)]
 pub(crate) fn begin_adopted(fd: c_int, direction: Direction) -> Begun {
     let Some(entry) = entry(fd) else { return Begun::Other };
     let word = Word(entry.load(Ordering::Acquire));
@@ -95,7 +95,7 @@ pub(crate) fn begin_adopted(fd: c_int, direction: Direction) -> Begun {
 }
 
 /// Whether a data call on the stream is not the kernel's.
-#[inline]
+#[inline(always)]
 fn is_for_library(handle: &Handle) -> bool {
     !handle.stays_on_tcp() && !guard::is_in_core()
 }

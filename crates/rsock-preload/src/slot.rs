@@ -163,7 +163,7 @@ pub(crate) fn insert(socket: Socket) -> Option<Key> {
 }
 
 /// Begins a call on descriptor `fd` in the slot of `key`. `None` if that socket has been retired.
-#[inline]
+#[inline(always)]
 pub(crate) fn begin_call(key: Key, direction: Direction, fd: i32) -> Option<Handle> {
     let slot = SLOTS.get(key.index as usize)?;
     if !slot.gate(direction).enter(key.generation) {

@@ -168,6 +168,13 @@ pub trait CompletionQueue<B: Backend>: Debug + Send + Sync {
     #[doc(alias = "ibv_poll_cq")]
     fn poll(&self, out: &mut [Completion]) -> usize;
 
+    /// As [`Self::poll`], of one completion.
+    #[inline]
+    fn poll_one(&self) -> Option<Completion> {
+        let mut out = [Completion::BLANK];
+        (self.poll(&mut out) == 1).then_some(out[0])
+    }
+
     /// Whether `poll` would likely find something. Cheap (on the soft device a load), may be wrong
     /// both ways for a moment, and takes no lock: for spinning.
     fn is_ready(&self) -> bool;
@@ -348,6 +355,23 @@ pub trait QueuePair<B: Backend>: Debug + Send + Sync {
             *sge = Sge::of_borrowed(piece)?;
         }
         post(sges)
+    }
+
+    /// As [`Self::post_copy`], of a WRITE WITH IMMEDIATE of one piece for which no completion is
+    /// asked: what most messages are.
+    ///
+    /// # Errors
+    /// [`PostError`]; the request was not taken.
+    #[inline]
+    fn post_write_imm(
+        &self,
+        id: WrId,
+        (remote, rkey): (RemoteAddr, RKey),
+        imm: u32,
+        piece: &[u8],
+    ) -> Result<(), PostError> {
+        let op = SendOp::WriteImm { remote, rkey, imm };
+        self.post_copy(id, op, &[IoSlice::new(piece)], SendFlags::empty())
     }
 
     /// Posts a receive without memory: what a peer's write-with-immediate consumes.

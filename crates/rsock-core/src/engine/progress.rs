@@ -33,9 +33,11 @@ impl<B: Backend> QpStream<B> {
         let under_way = recv.ctrl;
         let mut taken = Taken::default();
         // PERF: the first one alone, as mostly there is no other.
-        let is_first = self.take::<1>(recv, &mut taken) == 1;
-        if is_first && (B::SENDS_WAIT || self.resources.cq.is_ready()) {
-            self.take_rest(recv, &mut taken);
+        if let Some(first) = self.resources.cq.poll_one() {
+            self.take(recv, &mut taken, &first);
+            if B::SENDS_WAIT || self.resources.cq.is_ready() {
+                self.take_rest(recv, &mut taken);
+            }
         }
         if recv.ctrl != under_way || std::mem::take(&mut recv.is_grant_due) {
             // A grant may have waited for such a completion, or for the device. Not inside the
@@ -53,7 +55,15 @@ impl<B: Backend> QpStream<B> {
 
     #[inline(never)]
     fn take_rest(&self, recv: &mut RecvState, taken: &mut Taken) {
-        while self.take::<BATCH>(recv, taken) == BATCH {
+        let mut batch = [Completion::BLANK; BATCH];
+        loop {
+            let n = self.resources.cq.poll(&mut batch);
+            for wc in &batch[..n] {
+                self.take(recv, taken, wc);
+            }
+            if n < BATCH {
+                break;
+            }
             if taken.n >= MAX_BATCHES * self.config.recv_depth() as usize {
                 // Credit is granted outside this loop: an honest peer has run out of it long
                 // before.
@@ -63,21 +73,17 @@ impl<B: Backend> QpStream<B> {
         }
     }
 
-    /// Takes up to `N` completions, and dispatches them. Returns their number.
+    /// Dispatches a completion, or notes its failure.
     #[inline(always)]
-    fn take<const N: usize>(&self, recv: &mut RecvState, taken: &mut Taken) -> usize {
-        let mut batch = [Completion::BLANK; N];
-        let n = self.resources.cq.poll(&mut batch);
-        for wc in &batch[..n] {
-            match wc.result() {
-                Ok(wc) => self.complete(recv, wc),
-                Err(status) => taken.failed = taken.failed.or(Some(status)),
-            }
+    fn take(&self, recv: &mut RecvState, taken: &mut Taken, wc: &Completion) {
+        match wc.result() {
+            Ok(wc) => self.complete(recv, wc),
+            Err(status) => taken.failed = taken.failed.or(Some(status)),
         }
-        taken.n += n;
-        n
+        taken.n += 1;
     }
 
+    #[inline]
     fn complete(&self, recv: &mut RecvState, wc: &Completion) {
         let word = match wc.op {
             WcOp::RecvWriteImm => wc.imm,

@@ -163,12 +163,19 @@ impl<B: Backend> QpStream<B> {
     }
 
     /// Takes the credits and buffers that the pump left for the sender. True if there were any.
+    #[inline]
     fn take_credits(&self, send: &mut SendState) -> bool {
         // SYNC(credit): pairs with the Release in `Mailbox::put_credit`.
         let credits = self.ring.shared.mail.credits.load(Ordering::Acquire);
-        if credits == send.credits_seen {
-            return false;
+        let has_more = credits != send.credits_seen;
+        if has_more {
+            self.take_new_credits(send, credits);
         }
+        has_more
+    }
+
+    #[inline(never)]
+    fn take_new_credits(&self, send: &mut SendState, credits: u64) {
         send.credits_seen = credits;
         send.half.handle_credit(rsock_proto::SeqNo(u16::try_from(credits & 0xFFFF).unwrap_or(0)));
         // At most two buffers can be announced at once, so at most two slots are full.
@@ -182,7 +189,6 @@ impl<B: Backend> QpStream<B> {
             }
             self.resources.table.copy_in(at, &EMPTY_SLOT);
         }
-        true
     }
 
     /// The entry in the slot at `at`. The device may be writing one whose message has not arrived

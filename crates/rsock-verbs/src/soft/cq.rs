@@ -81,6 +81,18 @@ impl CompletionQueue<Soft> for SoftCq {
         n + qp.poll_recvs(&mut out[n..])
     }
 
+    #[inline(always)]
+    fn poll_one(&self) -> Option<Completion> {
+        let qp = self.qp()?;
+        if qp.has_events() {
+            let mut out = [Completion::BLANK];
+            if qp.poll_sends(&mut out) == 1 {
+                return Some(out[0]);
+            }
+        }
+        qp.poll_recv()
+    }
+
     #[inline]
     fn is_ready(&self) -> bool {
         self.qp().is_some_and(|qp| qp.is_ready())

@@ -26,10 +26,12 @@ use crate::device::QueuePair;
 use crate::error::{Error, PostError};
 use crate::family::FamilyBox;
 use crate::sync::primitive::{Native, Platform};
-use crate::types::{Access, QpCap, QpNum, QpState};
-use crate::wr::{RecvWr, SendWr};
+use crate::types::{Access, QpCap, QpNum, QpState, RKey, RemoteAddr, WrId};
+use crate::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
 use lane::{Lane, LaneLocation, LaneProducer};
+use send::FastPost;
 use shared::{DONE, QpShared, ROOM_REQUESTED, Tx};
+use std::io::IoSlice;
 use std::sync::atomic::{Ordering, compiler_fence};
 use std::sync::{Arc, OnceLock};
 
@@ -246,10 +248,28 @@ impl QueuePair<Soft> for SoftQp {
         self.pd.link().has_hung_up()
     }
 
-    #[inline]
     unsafe fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
         // SAFETY: the caller's promise is the same.
         unsafe { self.core.post_send(wr) }
+    }
+
+    #[inline(always)]
+    fn post_write_imm(
+        &self,
+        id: WrId,
+        at: (RemoteAddr, RKey),
+        imm: u32,
+        piece: &[u8],
+    ) -> Result<(), PostError> {
+        // SAFETY: the piece is borrowed, so readable, for the whole call.
+        match unsafe { self.core.post_fast(at, imm, Sge::of_borrowed(piece)?) } {
+            FastPost::Posted => Ok(()),
+            FastPost::Fault => Err(PostError::Fault),
+            FastPost::Unusual => {
+                let op = SendOp::WriteImm { remote: at.0, rkey: at.1, imm };
+                self.post_copy(id, op, &[IoSlice::new(piece)], SendFlags::empty())
+            }
+        }
     }
 
     #[inline]

@@ -9,7 +9,7 @@ use crate::copy;
 use crate::error::PostError;
 use crate::soft::layout::Entry;
 use crate::soft::peer_copy;
-use crate::sync::slot::INLINE;
+use crate::sync::slot::{INLINE, Slot};
 use crate::types::{Access, QpState};
 use crate::wc::{Completion, WcOp, WcStatus};
 use crate::wr::RecvWr;
@@ -127,6 +127,37 @@ impl QpCore {
         self.shared.rx.punched.is_empty(|| self.recv_lane.head().copier.guard.count())
     }
 
+    /// As [`Self::poll_recvs`], of one message.
+    #[inline(always)]
+    pub(in crate::soft) fn poll_recv(&self) -> Option<Completion> {
+        let head = self.shared.rx.head.load(Ordering::Relaxed);
+        let slot = self.recv_lane.slot(head);
+        if self.is_live()
+            && !self.is_punched()
+            && slot.is_published(head)
+            && let (imm, word) = slot.read()
+            && let Some(entry @ (Entry::WriteImmInline { .. } | Entry::WriteImm { .. })) =
+                Entry::decode(word)
+            && let Ok(wc) = self.take_write(slot, entry, imm)
+        {
+            self.publish_head(head.wrapping_add(1));
+            self.announce_room();
+            return Some(wc);
+        }
+        self.poll_unusual()
+    }
+
+    #[inline(never)]
+    fn poll_unusual(&self) -> Option<Completion> {
+        let mut out = [Completion::BLANK];
+        (self.poll_recvs(&mut out) == 1).then_some(out[0])
+    }
+
+    #[inline(always)]
+    fn is_live(&self) -> bool {
+        matches!(self.shared.state(), QpState::Rtr | QpState::Rts)
+    }
+
     /// Takes arrived messages. One caller at a time: the caller of `post_recv` has promised that
     /// for receives with memory. For receives without memory, a second caller costs completions but
     /// never safety.
@@ -135,7 +166,7 @@ impl QpCore {
         if out.is_empty() {
             return 0;
         }
-        let live = matches!(self.shared.state(), QpState::Rtr | QpState::Rts);
+        let live = self.is_live();
         let rx = &self.shared.rx;
         let first = rx.head.load(Ordering::Relaxed);
         let mut head = first;
@@ -249,25 +280,34 @@ impl QpCore {
         let slot = self.recv_lane.slot(head);
         let (imm, word) = slot.read();
         let entry = Entry::decode(word).ok_or(Stop::Violation)?;
-        let rx = &self.shared.rx;
-        let taken = rx.taken.load(Ordering::Relaxed);
-        if taken == rx.posted.load(Ordering::Acquire) {
-            return Err(Stop::Violation);
-        }
         if let Entry::WriteImmInline { .. } | Entry::WriteImm { .. } = entry {
-            let len = self.arrive(slot, entry)?;
-            rx.taken.store(taken.wrapping_add(1), Ordering::Relaxed);
-            let (id, qp_num) = (self.rq.id(taken), self.number);
-            let (status, op) = (WcStatus::SUCCESS, WcOp::RecvWriteImm);
-            *out = Completion { id, status, op, len, imm, qp_num };
+            *out = self.take_write(slot, entry, imm)?;
             return Ok(());
         }
         self.take_send(head, entry, imm, out)
     }
 
+    /// The next posted receive.
+    #[inline(always)]
+    fn next_receive(&self) -> Result<u32, Stop> {
+        let rx = &self.shared.rx;
+        let taken = rx.taken.load(Ordering::Relaxed);
+        if taken == rx.posted.load(Ordering::Acquire) { Err(Stop::Violation) } else { Ok(taken) }
+    }
+
+    /// Takes a WRITE WITH IMMEDIATE.
+    #[inline(always)]
+    fn take_write(&self, slot: &Slot, entry: Entry, imm: u32) -> Result<Completion, Stop> {
+        let taken = self.next_receive()?;
+        let len = self.arrive(slot, entry)?;
+        self.shared.rx.taken.store(taken.wrapping_add(1), Ordering::Relaxed);
+        let (id, qp_num) = (self.rq.id(taken), self.number);
+        Ok(Completion { id, status: WcStatus::SUCCESS, op: WcOp::RecvWriteImm, len, imm, qp_num })
+    }
+
     /// Stores a WRITE's payload at its target if the slot carries it; returns its length.
     #[inline(always)]
-    fn arrive(&self, slot: &crate::sync::slot::Slot, entry: Entry) -> Result<u32, Stop> {
+    fn arrive(&self, slot: &Slot, entry: Entry) -> Result<u32, Stop> {
         match entry {
             Entry::WriteImmInline { at, len } => {
                 // Any target in the segment is allowed: the peer could write there by itself.
@@ -283,7 +323,7 @@ impl QpCore {
         }
     }
 
-    /// Takes a SEND, for which a receive is posted.
+    /// Takes a SEND.
     #[cold]
     fn take_send(
         &self,
@@ -293,7 +333,7 @@ impl QpCore {
         out: &mut Completion,
     ) -> Result<(), Stop> {
         let rx = &self.shared.rx;
-        let taken = rx.taken.load(Ordering::Relaxed);
+        let taken = self.next_receive()?;
         let (len, fits) = match entry {
             Entry::SendInline { len } => {
                 let words = self.recv_lane.slot(head).payload();

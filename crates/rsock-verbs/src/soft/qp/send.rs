@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 
 /// Outcome of the fast path.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum FastPost {
+pub(super) enum FastPost {
     Posted,
     /// The request or the state is unusual: the general path handles it.
     Unusual,
@@ -36,27 +36,9 @@ fn total(sges: &[Sge]) -> u64 {
 impl QpCore {
     /// # Safety
     /// As [`crate::QueuePair::post_send`].
-    #[inline]
     pub(super) unsafe fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
         let Some(send_lane) = self.send_lane.get() else { return self.post_unconnected(wr) };
         let mut tx = self.shared.tx.0.lock();
-        // The common case: no completion was asked for.
-        if !wr.flags.contains(SendFlags::SIGNALED)
-            && let SendOp::WriteImm { remote, rkey, imm } = wr.op
-            && let [sge] = wr.sges
-        {
-            // SAFETY: the caller's promise is the same.
-            match unsafe { self.post_fast(&mut tx, send_lane, remote, rkey, imm, sge) } {
-                FastPost::Posted => {
-                    let bits = send_lane.take_waiters();
-                    drop(tx);
-                    send_lane.wake(bits);
-                    return Ok(());
-                }
-                FastPost::Unusual => {}
-                FastPost::Fault => return Err(PostError::Fault),
-            }
-        }
         // SAFETY: the caller's promise is the same.
         let (posted, announced) = unsafe { self.post_any(&mut tx, send_lane, wr) };
         let bits = self.take_waiters(send_lane, announced);
@@ -65,19 +47,41 @@ impl QpCore {
         posted
     }
 
-    /// The fast path: a WRITE WITH IMMEDIATE of one piece.
+    /// The fast path of most messages: a WRITE WITH IMMEDIATE of one piece, for which no completion
+    /// is asked.
     ///
     /// # Safety
     /// The piece names readable memory, or memory that is not mapped.
     #[inline(always)]
-    unsafe fn post_fast(
+    pub(super) unsafe fn post_fast(
+        &self,
+        (remote, rkey): (RemoteAddr, RKey),
+        imm: u32,
+        sge: Sge,
+    ) -> FastPost {
+        let Some(send_lane) = self.send_lane.get() else { return FastPost::Unusual };
+        let mut tx = self.shared.tx.0.lock();
+        // SAFETY: the caller's promise is the same.
+        let posted = unsafe { self.submit_fast(&mut tx, send_lane, remote, rkey, imm, sge) };
+        if posted == FastPost::Posted {
+            let bits = send_lane.take_waiters();
+            drop(tx);
+            send_lane.wake(bits);
+        }
+        posted
+    }
+
+    /// # Safety
+    /// As [`Self::post_fast`].
+    #[inline(always)]
+    unsafe fn submit_fast(
         &self,
         tx: &mut Tx,
         send_lane: &LaneProducer,
         remote: RemoteAddr,
         rkey: RKey,
         imm: u32,
-        sge: &Sge,
+        sge: Sge,
     ) -> FastPost {
         if self.shared.state() != QpState::Rts
             || !self.write_imm
@@ -119,7 +123,7 @@ impl QpCore {
         remote: RemoteAddr,
         rkey: RKey,
         imm: u32,
-        sge: &Sge,
+        sge: Sge,
     ) -> FastPost {
         let peer_segment = self.link.peer_segment();
         let src = ptr::with_exposed_provenance::<u8>(address(sge.addr));
