@@ -271,8 +271,8 @@ fn send_request(
     link: &Arc<Link>,
 ) -> Result<Next, FallbackReason> {
     let ctx = open_device()?;
-    let preparing =
-        Preparing::new(&ctx, link, candidate.config).map_err(|_| FallbackReason::Resources)?;
+    let preparing = Preparing::new(&ctx, link, &candidate.config.on_one_host())
+        .map_err(|_| FallbackReason::Resources)?;
     let message = Message::about(Kind::Request, candidate, link, &preparing)?;
     message.send(peer.socket.as_fd(), &[]).map_err(|_| FallbackReason::NoPeer)?;
     Ok(Next::Stay(Search::Requested { peer, link: link.id(), preparing: Box::new(preparing) }))
@@ -336,7 +336,7 @@ fn answer(
     let connected = ConnData::decode(&request.conn_data)
         .map_err(|_| FallbackReason::PathFailed)
         .and_then(|peer| {
-            let preparing = Preparing::new(&ctx, &link, candidate.config)
+            let preparing = Preparing::new(&ctx, &link, &candidate.config.on_one_host())
                 .map_err(|_| FallbackReason::Resources)?;
             let reply = Message::about(Kind::Reply, candidate, &link, &preparing)?;
             let stream =
