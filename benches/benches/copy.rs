@@ -12,7 +12,7 @@ use std::io::IoSlice;
 
 const SIZES: [usize; 6] = [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10];
 /// Writes go round a ring of this length, as a stream's do.
-const RING: usize = 512 << 10;
+const RING: usize = 768 << 10;
 
 fn copy(c: &mut Criterion) {
     let (here, there) = device::pair(RING).expect("a device");

@@ -296,13 +296,13 @@ static void half_closed(int fd, int is_server, int ends, int kind)
 		CHECK(read(fd, &c, 1) == 0);
 		if (forces(ends, 1))
 			force(fd, kind);
-		put_stream(fd, 700000, 11);
+		put_stream(fd, 1000000, 11);
 	} else {
 		put_stream(fd, 5000, 10);
 		CHECK(shutdown(fd, SHUT_WR) == 0);
 		if (forces(ends, 0))
 			force(fd, kind);
-		get_stream(fd, 700000, 11);
+		get_stream(fd, 1000000, 11);
 	}
 }
 

@@ -1,12 +1,12 @@
 //! Reclaims the pages of idle receive rings.
 //!
 //! A receive ring is sparse: the kernel allocates a page when the peer first writes it, and the
-//! page stays. A process with a thousand streams that each moved a megabyte once would keep half a
-//! gigabyte. So every process has a budget. When its rings together exceed the budget, the pages of
-//! those that have not been used for a while and hold no unread byte are released. There is no
-//! timer and no thread: a stream whose ring grows does this work for the others, by a clock
-//! algorithm. Rings in constant use keep their pages, even above the budget: the clock hand goes
-//! round slowly enough for each of them to be used meanwhile.
+//! page stays. A process with a thousand streams that each moved a megabyte once would keep three
+//! quarters of a gigabyte. So every process has a budget. When its rings together exceed the
+//! budget, the pages of those that have not been used for a while and hold no unread byte are
+//! released. There is no timer and no thread: a stream whose ring grows does this work for the
+//! others, by a clock algorithm. Rings in constant use keep their pages, even above the budget: the
+//! clock hand goes round slowly enough for each of them to be used meanwhile.
 //!
 //! Most streams of a process with thousands are *light*: they keep two pages, one of the ring and
 //! one of the receive queue. To release and allocate these costs as much as some messages, so light

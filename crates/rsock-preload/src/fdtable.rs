@@ -32,7 +32,7 @@ pub(crate) use process_events::{after_fork_in_child, finish, forget, prepare_for
 pub(crate) use replacement::claim as claim_entries;
 
 use crate::slot::{self, Direction, Handle, Key};
-use crate::{guard, rows, tcp_only};
+use crate::{cancel, guard, rows, tcp_only};
 use adopt::adopt_or_find;
 use libc::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -86,11 +86,24 @@ pub(crate) fn begin_adopted(fd: c_int, direction: Direction) -> Begun {
     let Some(entry) = entry(fd) else { return Begun::Other };
     let word = Word(entry.load(Ordering::Acquire));
     let Some(key) = word.key().filter(|_| !word.is_datagram()) else { return Begun::Other };
-    match slot::begin_call(key, direction, fd) {
-        Some(_) if !is_unchanged(entry, word) => Begun::Other,
-        Some(handle) if is_for_library(&handle) => Begun::Stream(handle),
-        Some(_) => Begun::Kernel,
-        None => Begun::Other,
+    let Some(handle) = slot::begin_call(key, direction, fd) else { return Begun::Other };
+    if !is_unchanged(entry, word) {
+        end_call(handle);
+        return Begun::Other;
+    }
+    if is_for_library(&handle) {
+        return Begun::Stream(handle);
+    }
+    end_call(handle);
+    Begun::Kernel
+}
+
+/// Ends a call of a thread that may be cancelled. To end a socket, as the last call does after the
+/// last descriptor was closed, takes system calls.
+#[inline(always)]
+pub(crate) fn end_call(handle: Handle) {
+    if let Some(last) = handle.leave() {
+        cancel::hold(|| last.end_socket());
     }
 }
 

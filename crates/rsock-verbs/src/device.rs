@@ -340,6 +340,26 @@ pub trait QueuePair<B: Backend>: Debug + Send + Sync {
         payload: &[IoSlice<'_>],
         flags: SendFlags,
     ) -> Result<(), PostError> {
+        if let SendOp::WriteImm { remote, rkey, imm } = op
+            && let [piece] = payload
+            && flags.is_empty()
+        {
+            return self.post_write_imm(id, (remote, rkey), imm, piece);
+        }
+        self.post_pieces(id, op, payload, flags)
+    }
+
+    /// As [`Self::post_copy`], by [`Self::post_send`].
+    ///
+    /// # Errors
+    /// [`PostError`]; the request was not taken.
+    fn post_pieces(
+        &self,
+        id: WrId,
+        op: SendOp,
+        payload: &[IoSlice<'_>],
+        flags: SendFlags,
+    ) -> Result<(), PostError> {
         let post = |sges: &[Sge]| {
             let wr = SendWr { id, op, sges, flags };
             // SAFETY: the pieces are borrowed, so readable, for the whole call.
@@ -358,7 +378,7 @@ pub trait QueuePair<B: Backend>: Debug + Send + Sync {
     }
 
     /// As [`Self::post_copy`], of a WRITE WITH IMMEDIATE of one piece for which no completion is
-    /// asked: what most messages are.
+    /// asked, as most messages are.
     ///
     /// # Errors
     /// [`PostError`]; the request was not taken.
@@ -371,7 +391,7 @@ pub trait QueuePair<B: Backend>: Debug + Send + Sync {
         piece: &[u8],
     ) -> Result<(), PostError> {
         let op = SendOp::WriteImm { remote, rkey, imm };
-        self.post_copy(id, op, &[IoSlice::new(piece)], SendFlags::empty())
+        self.post_pieces(id, op, &[IoSlice::new(piece)], SendFlags::empty())
     }
 
     /// Posts a receive without memory: what a peer's write-with-immediate consumes.

@@ -20,6 +20,12 @@ impl Receiving {
     pub(super) fn is_socket_check_due(&self) -> bool {
         (self.idle_reads + 1).is_multiple_of(SOCKET_CHECK_INTERVAL)
     }
+
+    /// Counts a read that has found the ring empty.
+    #[inline]
+    pub(super) fn count_idle(&mut self) {
+        self.idle_reads = self.idle_reads.wrapping_add(1);
+    }
 }
 
 /// Notes, before a wait on a full ring, whether the peer is there: once it is gone, a reset depends

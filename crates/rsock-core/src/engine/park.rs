@@ -3,6 +3,7 @@
 use crate::engine::QpStream;
 use crate::engine::shared::Mailbox;
 use crate::engine::wait::Wake;
+use rsock_verbs::family::{self, ProcessId};
 use rsock_verbs::{Backend, CompletionQueue, Parked};
 use std::time::Duration;
 
@@ -89,21 +90,25 @@ impl<B: Backend> Drop for Armed<'_, B> {
 /// How often a waiter without a bell checks the queue.
 pub(crate) const WITHOUT_BELL: Duration = Duration::from_millis(5);
 
-/// Counts a waiter, from its creation until it is dropped.
+/// Counts a waiter, from its creation until it is dropped. A signal handler may fork while the
+/// thread sleeps: the child has counted none.
 #[derive(Debug)]
 struct WaiterGuard<'a> {
     mail: &'a Mailbox,
+    process: ProcessId,
 }
 
 impl<'a> WaiterGuard<'a> {
     fn new(mail: &'a Mailbox) -> Self {
         mail.events.enter();
-        Self { mail }
+        Self { mail, process: family::process() }
     }
 }
 
 impl Drop for WaiterGuard<'_> {
     fn drop(&mut self) {
-        self.mail.events.leave();
+        if family::process() == self.process {
+            self.mail.events.leave();
+        }
     }
 }

@@ -74,12 +74,6 @@ impl<B: Backend> Resources<B> {
     ) -> Result<(), PostError> {
         let (addr, rkey) = remote.unwrap_or_default();
         match self.wire {
-            Wire::WriteImm
-                if let [piece] = payload
-                    && flags.is_empty() =>
-            {
-                self.qp.post_write_imm(id, (addr, rkey), word.0, piece)
-            }
             Wire::WriteImm => {
                 let op = SendOp::WriteImm { remote: addr, rkey, imm: word.0 };
                 self.qp.post_copy(id, op, payload, flags)

@@ -7,11 +7,12 @@
 //! (callgrind).
 
 use crate::fdtable::{self, Begun};
-use crate::slot::{Direction, Handle};
-use crate::{arg, cancel, guard};
+use crate::slot::Direction;
+use crate::{arg, cancel, errno, guard};
 use libc::{c_int, c_void, size_t, ssize_t};
 use rsock_core::accelerate::{AcceleratedStream, StreamRef};
 use rsock_core::closing::Descriptor;
+use rsock_core::interrupt;
 
 /// Flags that make no difference to a call that does not wait and does not fail.
 const KNOWN_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -69,7 +70,8 @@ fn call(
     flags: c_int,
     make: impl FnOnce(&AcceleratedStream, Descriptor<'_>) -> Option<usize>,
 ) -> Shortcut {
-    if flags & !KNOWN_FLAGS != 0 || cancel::is_in_use() {
+    // A signal handler may run on top of a call of libc, in which a thread can be unwound anywhere.
+    if flags & !KNOWN_FLAGS != 0 || cancel::is_in_use() || interrupt::is_in_handler() {
         return Shortcut::None;
     }
     let handle = match fdtable::begin_adopted(fd, direction) {
@@ -83,19 +85,12 @@ fn call(
         }
         StreamRef::Native(_) => Ok(None),
     };
-    end(handle);
+    fdtable::end_call(handle);
     match moved {
         // INVARIANT: a slice is no longer than `isize::MAX`.
         Ok(Some(n)) => Shortcut::Done(n.cast_signed()),
-        _ => Shortcut::None,
-    }
-}
-
-/// Ends a call that held no cancellation.
-#[inline(always)]
-fn end(handle: Handle) {
-    if let Some(last) = handle.leave() {
-        // To end a socket takes system calls.
-        cancel::hold(|| last.end_socket());
+        Ok(None) => Shortcut::None,
+        // A panic: the bytes may have been sent.
+        Err(e) => Shortcut::Done(errno::fail(e)),
     }
 }

@@ -285,10 +285,9 @@ impl<B: Backend> End<B> {
     /// Waits for the next completion, letting `other` make progress too: requests that wait advance
     /// when their owner polls.
     pub(crate) fn next(&self, other: &Self) -> Completion {
-        let mut out = [Completion::BLANK; 1];
         loop {
-            if self.cq.poll(&mut out) == 1 {
-                return out[0];
+            if let Some(wc) = self.cq.poll_one() {
+                return wc;
             }
             other.cq.poll(&mut []);
             self.cq.park(Some(Duration::from_millis(1)));

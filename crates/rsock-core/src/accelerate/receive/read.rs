@@ -36,6 +36,9 @@ impl AcceleratedStream {
             && let Some(done) =
                 self.receive_by_shortcut(path, rx, mark, || path.try_recv(bufs, false))
         {
+            if done.is_err() {
+                rx.count_idle();
+            }
             return done;
         }
         let mut seen = self.begin(rx, subject);
@@ -133,7 +136,6 @@ impl AcceleratedStream {
                 if !rx.switch.waits_for_ring(now, path.messages()) {
                     return None;
                 }
-                rx.idle_reads = rx.idle_reads.wrapping_add(1);
                 self.quiet_epoll_proxy(rx, path);
                 Some(Err(Blocked::Ring(mark)))
             }
@@ -173,7 +175,7 @@ impl AcceleratedStream {
                 Ok(Took::Bytes(n))
             }
             Err(RecvError::WouldBlock) => {
-                rx.idle_reads = rx.idle_reads.wrapping_add(1);
+                rx.count_idle();
                 Ok(Took::Nothing(Fact::RingEmpty))
             }
             Err(RecvError::Fault) => Err(Blocked::Error(Errno::FAULT.into())),

@@ -28,7 +28,7 @@ impl AcceleratedStream {
         let bufs = &mut [IoSliceMut::new(buf)];
         let mut may_spin = may_spin;
         loop {
-            match self.recv_by_shortcut(descriptor, bufs, RecvFlags::empty())? {
+            match self.try_recv_by_shortcut(descriptor, bufs, RecvFlags::empty(), false)? {
                 Ok(n) => return Some(n),
                 Err(Blocked::Ring(mark)) if may_spin && self.first_spin(Direction::Recv, mark) => {
                     may_spin = false;
@@ -47,12 +47,24 @@ impl AcceleratedStream {
 
     /// Receives from the ring to one buffer, or finds the ring empty, if the switch needs no
     /// observation for that. `None`: nothing was tried, and the caller asks the switch.
-    #[inline]
     pub(in crate::accelerate) fn recv_by_shortcut(
         &self,
         descriptor: Descriptor<'_>,
         bufs: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
+    ) -> Option<Result<usize, Blocked<'_>>> {
+        self.try_recv_by_shortcut(descriptor, bufs, flags, true)
+    }
+
+    /// As [`Self::recv_by_shortcut`]. A read that finds nothing counts as one if it `is_counted`: a
+    /// call that tries twice makes one read.
+    #[inline]
+    fn try_recv_by_shortcut(
+        &self,
+        descriptor: Descriptor<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+        is_counted: bool,
     ) -> Option<Result<usize, Blocked<'_>>> {
         let path = self.path()?;
         let stream = path.soft()?;
@@ -68,6 +80,9 @@ impl AcceleratedStream {
         // Taken before the try, for the wait if there is nothing.
         let mark = stream.mark();
         let done = self.receive_by_shortcut(path, &mut rx, mark, || stream.try_recv_to(buf))?;
+        if is_counted && done.is_err() {
+            rx.count_idle();
+        }
         match done {
             Ok(got) if got < buf.len() && !self.ends_on_ring(&rx, path, FlagConditions::NONE) => {
                 let call = Call::begin(&self.closings, descriptor);

@@ -14,7 +14,7 @@ use crate::accelerate::call_stops::EndsCalls;
 use crate::accelerate::counters::Waited;
 use crate::accelerate::path::{ConnectionState, Path};
 use crate::accelerate::state::{FLAG_PINNED, FLAG_TX_PLAIN, Sending};
-use crate::accelerate::tcp_socket::{is_nonblocking, kernel_send};
+use crate::accelerate::tcp_socket::is_nonblocking;
 use crate::accelerate::time_limit::{TimeLimit, at_most};
 use crate::accelerate::{AcceleratedStream, FallbackReason, PATIENCE};
 use crate::closing::{Call, Descriptor};
@@ -101,7 +101,7 @@ impl AcceleratedStream {
             return Ok(rest.len);
         }
         if is_plain || rest.len == 0 {
-            return Ok(kernel_send(descriptor.named(), bufs, flags)?);
+            return Ok(self.send_on_tcp(descriptor.named(), bufs, flags)?);
         }
         if !has_known_flags {
             // Urgent data and the like: only the kernel's socket can do it.
@@ -125,7 +125,7 @@ impl AcceleratedStream {
         let mut limit = TimeLimit::new(Timeout::Send);
         loop {
             let blocked = match self.try_leave_for_kernel(&call) {
-                Ok(()) => return Ok(kernel_send(call.fd()?, bufs, flags)?),
+                Ok(()) => return Ok(self.send_on_tcp(call.fd()?, bufs, flags)?),
                 Err(Blocked::Error(e)) => return Err(e),
                 Err(Blocked::Reset) => return Err(self.report_reset(call.fd()?)),
                 Err(blocked) => blocked,

@@ -4,7 +4,7 @@ use crate::accelerate::AcceleratedStream;
 use crate::accelerate::ask::{Subject, error_of};
 use crate::accelerate::path::Path;
 use crate::accelerate::send::{Blocked, PIECES};
-use crate::accelerate::state::{FLAG_RESET, Sending};
+use crate::accelerate::state::{FLAG_RESET, FLAG_TX_SHUT, Sending};
 use crate::accelerate::tcp_socket::kernel_send;
 use crate::closing::Call;
 use crate::engine::SendError;
@@ -13,6 +13,7 @@ use crate::iov::Rest;
 use crate::metrics::{self, Direction};
 use crate::sys;
 use rsock_proto::switch::{DirectionSwitch, Fact, FlagConditions, Room, Sender, Write};
+use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use std::io::IoSlice;
@@ -58,7 +59,7 @@ impl AcceleratedStream {
             let next = self.ask(&mut *tx, &mut seen, &mut subject, Sender::write)?;
             self.note_answers(&tx);
             let fact = match next {
-                Write::Tcp => match kernel_send(
+                Write::Tcp => match self.send_on_tcp(
                     fd,
                     rest.whole().unwrap_or(pieces),
                     flags | SendFlags::DONTWAIT,
@@ -69,12 +70,7 @@ impl AcceleratedStream {
                         return Ok(n);
                     }
                     Err(Errno::AGAIN) => Fact::TcpFull,
-                    Err(e) => {
-                        if matches!(e, Errno::CONNRESET | Errno::PIPE) {
-                            self.dirs.raise(FLAG_RESET);
-                        }
-                        return Err(Blocked::Error(e.into()));
-                    }
+                    Err(e) => return Err(Blocked::Error(e.into())),
                 },
                 Write::Ring => match self.send_on_ring(&mut subject, &mut tx, pieces)? {
                     Sent::Bytes(n) => return Ok(n),
@@ -90,6 +86,21 @@ impl AcceleratedStream {
             };
             self.note(&*tx, &mut seen, &subject, fact);
         }
+    }
+
+    /// As [`kernel_send`], and notes the end of the connection.
+    pub(super) fn send_on_tcp(
+        &self,
+        fd: BorrowedFd<'_>,
+        bufs: &[IoSlice<'_>],
+        flags: SendFlags,
+    ) -> Result<usize, Errno> {
+        kernel_send(fd, bufs, flags).inspect_err(|e| {
+            // Without a shutdown of this end: that forbids sending alone.
+            if matches!(*e, Errno::CONNRESET | Errno::PIPE) && !self.has(FLAG_TX_SHUT) {
+                self.dirs.raise(FLAG_RESET);
+            }
+        })
     }
 
     /// Sends on the ring. `None` if nothing was taken: then the switch is asked what that means.

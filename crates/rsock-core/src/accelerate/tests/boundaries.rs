@@ -205,6 +205,21 @@ fn a_read_that_waits_for_all_leaves_the_error_to_the_next_call() {
 }
 
 #[test]
+fn a_read_that_has_received_from_the_ring_leaves_the_error_to_the_next_call() {
+    watchdog(|| {
+        for flags in [RecvFlags::WAITALL, RecvFlags::WAITALL | RecvFlags::DONTWAIT] {
+            let (a, b) = connect_on_ring();
+            a.send(&pattern(0, 3)).expect("send");
+            sockopt::set_socket_linger(&a.socket, Some(Duration::ZERO)).expect("option");
+            drop(a);
+            let mut buf = [0; 12];
+            assert_eq!(b.recv_with(&mut buf, flags).expect("receive"), 3);
+            assert_eq!(errno(b.recv(&mut buf)), Some(libc::ECONNRESET));
+        }
+    });
+}
+
+#[test]
 fn a_reset_connection_does_not_move_up() {
     watchdog(|| {
         let (a, b) = connect_on_ring();

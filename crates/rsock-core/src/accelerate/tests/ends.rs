@@ -1,6 +1,7 @@
 //! How streams end, and what the other end learns of it.
 
 use crate::accelerate::path::Path;
+use crate::accelerate::state::FLAG_RESET;
 use crate::accelerate::tests::*;
 use std::sync::Barrier;
 
@@ -163,6 +164,20 @@ fn a_read_after_a_reset_that_a_write_has_reported_finds_the_end_at_once() {
         for _ in 0..3 {
             assert_eq!(a.recv_with(&mut [0], RecvFlags::DONTWAIT).expect("end"), 0);
         }
+    });
+}
+
+/// The broken pipe says nothing about the other direction.
+#[test]
+fn reads_go_on_by_the_ring_after_a_write_that_this_end_has_shut_down() {
+    watchdog(|| {
+        let (a, b) = connect_on_ring();
+        a.stream.shutdown(a.socket.as_fd(), Shutdown::Write).expect("shutdown");
+        let error = a.send(&[1]).expect_err("shut down");
+        assert_eq!(error.raw_os_error(), Some(libc::EPIPE));
+        assert!(!a.stream.has(FLAG_RESET));
+        b.send(&[2]).expect("send");
+        assert_eq!(a.recv(&mut [0]).expect("receive"), 1);
     });
 }
 

@@ -17,7 +17,7 @@ fn idle_rings_give_their_pages_back_and_still_work() {
                 });
             }
         }
-        // Without page reclaim each stream would keep its whole ring of half a megabyte. Other
+        // Without page reclaim each stream would keep its whole ring of 768 KiB. Other
         // tests of this process share the budget, so the bound is a generous multiple of it. Pages
         // are given back when other rings grow.
         while crate::page_reclaim::total() >= STREAMS * (256 << 10) {

@@ -44,8 +44,9 @@ impl EventCount {
         self.0.fetch_add(1, Ordering::Acquire);
     }
 
-    /// Counts a waiter out.
+    /// Counts a waiter out. One too many changes nothing: it must not reach the other half.
     pub(crate) fn leave(&self) {
-        self.0.fetch_sub(1, Ordering::Release);
+        let fewer = |word: u64| (word & WAITERS != 0).then(|| word - 1);
+        let _ = self.0.fetch_update(Ordering::Release, Ordering::Relaxed, fewer);
     }
 }

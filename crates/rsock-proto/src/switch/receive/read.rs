@@ -151,7 +151,7 @@ impl<R: Rules> Receiver<R> {
         match seen.peeked() {
             None => Step::Observe(Observation::Peek),
             Some(Peeked::Nothing) => Step::Done(Read::Wait(WaitFor::TcpOrRing)),
-            Some(Peeked::Error) => self.fail(),
+            Some(Peeked::Error) => self.fail(seen),
             Some(Peeked::End) if seen.is(Conditions::BETWEEN_HOSTS) => {
                 Self::end_between_hosts(seen)
             }
@@ -194,7 +194,8 @@ impl<R: Rules> Receiver<R> {
         if is_mistaken!(R, RingEndIsTheEnd) && seen.knows(Known::RING_CLOSED) {
             return Step::Done(Read::End);
         }
-        let is_due = seen.is(Conditions::SOCKET_CHECK_DUE.with(Conditions::RECEIVING_ENDED));
+        let is_due = self.pending_error != 0
+            || seen.is(Conditions::SOCKET_CHECK_DUE.with(Conditions::RECEIVING_ENDED));
         if !seen.knows(Known::RING_CLOSED.or(Known::TCP_ENDED)) {
             if !is_due || seen.knows(Known::TCP_OPEN) {
                 return Step::Done(Read::Wait(WaitFor::Ring));
@@ -203,7 +204,7 @@ impl<R: Rules> Receiver<R> {
         }
         match seen.peeked() {
             None => Step::Observe(Observation::Peek),
-            Some(Peeked::Error) => self.fail(),
+            Some(Peeked::Error) => self.fail(seen),
             Some(peeked) => self.end_after_ring(seen, peeked),
         }
     }
@@ -225,7 +226,7 @@ impl<R: Rules> Receiver<R> {
                 Step::Pin(Cause::ForeignUse)
             }
             Peeked::Bytes | Peeked::UrgentMark => Step::Done(Fault::ForeignBytes.into()),
-            Peeked::Error => self.fail(),
+            Peeked::Error => self.fail(seen),
         }
     }
 
@@ -266,8 +267,12 @@ impl<R: Rules> Receiver<R> {
         Step::Done(Read::WaitBriefly)
     }
 
-    /// A peek took an error from the kernel's socket, and no bytes come before it.
-    fn fail(&mut self) -> Step<Read> {
+    /// A peek took an error from the kernel's socket, and no bytes come before it. A call that has
+    /// received something leaves it to the next one, which finds the end of TCP as well.
+    fn fail(&mut self, seen: &Seen) -> Step<Read> {
+        if seen.is(Conditions::HAS_RECEIVED) && !seen.is(Conditions::BETWEEN_HOSTS) {
+            return Step::Done(Read::Stop);
+        }
         self.pending_error = 0;
         Step::Done(Read::Fail)
     }

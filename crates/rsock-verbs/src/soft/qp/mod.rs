@@ -267,7 +267,7 @@ impl QueuePair<Soft> for SoftQp {
             FastPost::Fault => Err(PostError::Fault),
             FastPost::Unusual => {
                 let op = SendOp::WriteImm { remote: at.0, rkey: at.1, imm };
-                self.post_copy(id, op, &[IoSlice::new(piece)], SendFlags::empty())
+                self.post_pieces(id, op, &[IoSlice::new(piece)], SendFlags::empty())
             }
         }
     }

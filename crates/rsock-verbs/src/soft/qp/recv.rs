@@ -127,7 +127,8 @@ impl QpCore {
         self.shared.rx.punched.is_empty(|| self.recv_lane.head().copier.guard.count())
     }
 
-    /// As [`Self::poll_recvs`], of one message.
+    /// As [`Self::poll_recvs`], of one message. Of an entry that is not a good WRITE WITH IMMEDIATE
+    /// nothing is kept: `poll_recvs` reads it again, and decides.
     #[inline(always)]
     pub(in crate::soft) fn poll_recv(&self) -> Option<Completion> {
         let head = self.shared.rx.head.load(Ordering::Relaxed);

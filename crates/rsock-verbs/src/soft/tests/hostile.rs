@@ -140,6 +140,7 @@ fn act(ctx: &SoftContext, victim: &End, hostile: &End, bell: &SoftBell, op: &Op)
             let mut out = [Completion::BLANK; 4];
             let n = victim.cq.poll(&mut out);
             assert!(n <= out.len());
+            victim.cq.poll_one();
         }
         Op::Ready => {
             victim.cq.is_ready();
@@ -159,6 +160,8 @@ fn act(ctx: &SoftContext, victim: &End, hostile: &End, bell: &SoftBell, op: &Op)
         }
         Op::WriteImm(len) => {
             post(victim, write_imm(&to, 3, *len), &[sge(*len)], SendFlags::empty());
+            let data = vec![4; *len as usize];
+            let _ = victim.qp.post_write_imm(WrId(1), to, *len, &data);
         }
         Op::PostRecv => {
             let wr = RecvWr { id: WrId(2), sges: &[sge(1000)] };
@@ -194,8 +197,8 @@ fn assert_works(a: &End, b: &End, seed: u8) {
     let to = (b.mr.addr(), b.mr.rkey());
     for len in [1, 40, 3000] {
         let data = vec![seed; len];
-        a.qp.post_copy(WrId(0), write_imm(&to, 7, 1), &[IoSlice::new(&data)], SendFlags::empty())
-            .expect("post");
+        let at = (to.0.wrapping_add(7), to.1);
+        a.qp.post_write_imm(WrId(0), at, 1, &data).expect("post");
         let wc = b.wait();
         assert_eq!((wc.status, wc.len as usize), (WcStatus::SUCCESS, len));
         b.qp.post_recv_empty(wc.id).expect("post");
@@ -245,7 +248,26 @@ fn a_message_without_a_receive_breaks_its_queue_pair() {
         assert_eq!(a.wait().status, WcStatus::SUCCESS);
     }
     b.qp.forge(0, 1, Entry::WriteImm { len: 1 }.encode());
-    assert_eq!(a.cq.poll(&mut [Completion::BLANK; 1]), 0);
+    assert!(a.cq.poll_one().is_none());
+    assert_eq!(a.qp.state(), QpState::Err);
+}
+
+#[test]
+fn what_is_posted_one_by_one_in_the_error_state_is_flushed_with_its_id() {
+    let (a, b) = pair();
+    let to = (b.mr.addr(), b.mr.rkey());
+    a.qp.fail();
+    assert_every_receive_completes(&a, 0);
+    a.qp.post_write_imm(WrId(77), to, 1, &[1; 100]).expect("accepted, to be flushed");
+    let wc = a.cq.poll_one().expect("a completion");
+    assert_eq!((wc.id, wc.status), (WrId(77), WcStatus::WR_FLUSH));
+}
+
+#[test]
+fn a_write_for_memory_that_is_no_region_breaks_its_queue_pair() {
+    let (a, b) = pair();
+    let outside = b.mr.addr().wrapping_add((1 << 20) - 10);
+    let _ = a.qp.post_write_imm(WrId(7), (outside, b.mr.rkey()), 1, &[1; 11]);
     assert_eq!(a.qp.state(), QpState::Err);
 }
 

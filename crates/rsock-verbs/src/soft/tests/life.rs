@@ -135,6 +135,7 @@ fn paused_writers_are_woken_when_the_region_is_resumed() {
     let ran = b.cq.exclusively(&mut || {
         let refused = a.qp.post_copy(WrId(0), op, &piece, SendFlags::empty());
         assert_eq!(refused, Err(PostError::QueueFull));
+        assert_eq!(a.qp.post_write_imm(WrId(0), to, 1, &data), Err(PostError::QueueFull));
         assert!(!a.cq.is_ready());
     });
     assert!(ran && a.cq.is_ready());

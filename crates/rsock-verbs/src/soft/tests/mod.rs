@@ -78,11 +78,12 @@ impl End {
     }
 
     fn wait(&self) -> Completion {
-        let mut out = [Completion::BLANK; 1];
-        while self.cq.poll(&mut out) == 0 {
+        loop {
+            if let Some(wc) = self.cq.poll_one() {
+                return wc;
+            }
             self.cq.park(Some(Duration::from_secs(1)));
         }
-        out[0]
     }
 }
 
