@@ -48,6 +48,7 @@ const WITHOUT_NUMBER: &[(&str, &str)] = &[
     ("posix_spawn_file_actions_adddup2", "notes an action for `posix_spawn`"),
     ("posix_spawnp", "as `popen`"),
     ("pthread_cancel", "the signal of libc; a program that sends it by number bypasses libc too"),
+    ("pthread_setcanceltype", "a state of libc, which makes no system call"),
     ("syscall", "the function itself"),
     ("system", "as `popen`"),
     ("vdprintf", "as `dprintf`"),
