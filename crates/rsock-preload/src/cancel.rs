@@ -6,7 +6,6 @@
 //! `signal` treats there as a handler that ends the call with `EINTR`; and [`without_cancel`],
 //! outside again, is the cancellation point.
 
-use crate::cancel_state::SavedCancelState;
 use crate::{errno, guard, signal};
 use libc::{c_int, clockid_t, pthread_t};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -84,21 +83,12 @@ pub(crate) fn without_cancel<R: HookResult>(mut call: impl FnMut() -> R) -> R {
         test(here);
         let is_outermost = guard::hold_cancellation(here);
         let result = outlined(&mut call);
-        if !is_outermost {
+        // From here on the thread may be unwound. If it is not, although it was cancelled, it does
+        // not allow cancellation, and must not notice.
+        let was_cancelled = is_outermost && end_hold();
+        if !was_cancelled || !result.is_interrupted() {
             return result;
         }
-        let (cancel_state, is_cancelled) = guard::end_hold();
-        // From here on the thread may be unwound.
-        restore(cancel_state);
-        if is_cancelled {
-            signal::cancel_self();
-            if result.is_interrupted() {
-                // If `cancel_self` returns, the thread does not allow cancellation, and must not
-                // notice.
-                continue;
-            }
-        }
-        return result;
     }
 }
 
@@ -110,17 +100,24 @@ pub(crate) fn hold(call: impl FnOnce()) {
     let is_outermost = guard::hold_cancellation((&raw const here).addr());
     call();
     if is_outermost {
-        let (cancel_state, is_cancelled) = guard::end_hold();
-        restore(cancel_state);
-        if is_cancelled {
-            signal::cancel_self();
-        }
+        end_hold();
     }
 }
 
+/// Ends the outermost hold. Returns whether the thread was cancelled meanwhile, if it goes on. It
+/// may be unwound here.
 #[inline(always)]
-fn restore(cancel_state: SavedCancelState) {
-    if is_in_use() { cancel_state.restore_of_any_type() } else { cancel_state.restore() }
+fn end_hold() -> bool {
+    let (cancel_state, is_cancelled) = guard::end_hold();
+    if is_in_use() {
+        cancel_state.restore_of_any_type();
+    } else {
+        cancel_state.restore();
+    }
+    if is_cancelled {
+        signal::cancel_self();
+    }
+    is_cancelled
 }
 
 /// A result of a hook, by which [`without_cancel`] knows interrupted calls.

@@ -171,8 +171,7 @@ pub trait CompletionQueue<B: Backend>: Debug + Send + Sync {
     /// As [`Self::poll`], of one completion.
     #[inline]
     fn poll_one(&self) -> Option<Completion> {
-        let mut out = [Completion::BLANK];
-        (self.poll(&mut out) == 1).then_some(out[0])
+        Completion::one(|out| self.poll(out))
     }
 
     /// Whether `poll` would likely find something. Cheap (on the soft device a load), may be wrong

@@ -118,6 +118,13 @@ impl Completion {
         qp_num: QpNum(0),
     };
 
+    /// The completion that `poll` stores, which is given room for one, if it stores one.
+    #[inline]
+    pub(crate) fn one(poll: impl FnOnce(&mut [Self]) -> usize) -> Option<Self> {
+        let mut out = [Self::BLANK];
+        (poll(&mut out) == 1).then_some(out[0])
+    }
+
     /// The completion as a result.
     ///
     /// # Errors

@@ -1,7 +1,6 @@
 //! Hooks of `read`, `recv` and the other calls that receive bytes.
 
-use super::shortcut::{self, Shortcut};
-use super::{alias, call_known, datagram, transfer};
+use super::{alias, call_known, datagram, shortcut, transfer};
 use crate::fdtable::{self, Begun, datagrams};
 use crate::slot::Direction;
 use crate::{arg, cancel, errno, next};
@@ -20,11 +19,8 @@ pub(crate) unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, len: si
     // SAFETY: a caller of `read` promises `len` writable bytes at `buf`.
     let by_hook = || call_known(fd, || unsafe { read_with(fd, buf, len) });
     // SAFETY: as above.
-    match unsafe { shortcut::recv(fd, buf, len, 0) } {
-        Shortcut::Done(n) => n,
-        Shortcut::Kernel => kernel(),
-        Shortcut::None => datagrams::receive(fd, by_hook, kernel),
-    }
+    let tried = unsafe { shortcut::recv(fd, buf, len, 0) };
+    tried.or(kernel, |kernel| datagrams::receive(fd, by_hook, kernel))
 }
 
 /// As `readv(2)`.
@@ -78,11 +74,8 @@ pub(crate) unsafe extern "C-unwind" fn recv(
     // SAFETY: a caller of `recv` promises `len` writable bytes at `buf`.
     let by_hook = || call_known(fd, || unsafe { recv_with(fd, buf, len, flags) });
     // SAFETY: as above.
-    match unsafe { shortcut::recv(fd, buf, len, flags) } {
-        Shortcut::Done(n) => n,
-        Shortcut::Kernel => kernel(),
-        Shortcut::None => datagrams::receive(fd, by_hook, kernel),
-    }
+    let tried = unsafe { shortcut::recv(fd, buf, len, flags) };
+    tried.or(kernel, |kernel| datagrams::receive(fd, by_hook, kernel))
 }
 
 /// As `recvfrom(2)`. A connected stream has no address to report.

@@ -28,6 +28,23 @@ pub(super) enum Shortcut {
     None,
 }
 
+impl Shortcut {
+    /// What the hook returns: what was done, or what `kernel` returns, or `long_way`, which goes on
+    /// to the kernel by itself. A frame of this function has nothing to drop.
+    #[inline(always)]
+    pub(super) fn or<K: Fn() -> ssize_t>(
+        self,
+        kernel: K,
+        long_way: impl FnOnce(K) -> ssize_t,
+    ) -> ssize_t {
+        match self {
+            Self::Done(n) => n,
+            Self::Kernel => kernel(),
+            Self::None => long_way(kernel),
+        }
+    }
+}
+
 /// Sends `len` bytes at `buf`.
 ///
 /// # Safety

@@ -1,8 +1,7 @@
 //! Hooks of `write`, `send` and the other calls that send bytes.
 
 use super::read::message_flags;
-use super::shortcut::{self, Shortcut};
-use super::{alias, call_known, datagram, transfer};
+use super::{alias, call_known, datagram, shortcut, transfer};
 use crate::fdtable::{self, Begun, datagrams};
 use crate::slot::Direction;
 use crate::{arg, cancel, errno, next};
@@ -133,12 +132,10 @@ unsafe fn send_by(
     kernel: impl Fn() -> ssize_t,
 ) -> ssize_t {
     // SAFETY: the caller's promise.
-    match unsafe { shortcut::send(fd, buf, len, flags) } {
-        Shortcut::Done(n) => n,
-        Shortcut::Kernel => kernel(),
-        // SAFETY: the caller's promise.
-        Shortcut::None => unsafe { send_by_long_way(fd, buf, len, flags) }.unwrap_or_else(kernel),
-    }
+    let tried = unsafe { shortcut::send(fd, buf, len, flags) };
+    // SAFETY: the caller's promise.
+    let long_way = || unsafe { send_by_long_way(fd, buf, len, flags) };
+    tried.or(kernel, |kernel| long_way().unwrap_or_else(kernel))
 }
 
 /// # Safety

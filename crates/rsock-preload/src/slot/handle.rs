@@ -210,17 +210,22 @@ impl Handle {
     /// Ends the call, but for the socket that may end with it.
     #[inline]
     pub(crate) fn leave(self) -> Option<LastCall> {
-        let this = ManuallyDrop::new(self);
-        let is_last = this.slot.gate(this.direction).leave();
-        is_last.then_some(LastCall { slot: this.slot, index: this.index })
+        ManuallyDrop::new(self).leave_gate()
+    }
+
+    /// Leaves the gate, once.
+    #[inline]
+    fn leave_gate(&self) -> Option<LastCall> {
+        let is_last = self.slot.gate(self.direction).leave();
+        is_last.then_some(LastCall { slot: self.slot, index: self.index })
     }
 }
 
 impl Drop for Handle {
     #[inline]
     fn drop(&mut self) {
-        if self.slot.gate(self.direction).leave() {
-            self.slot.note_gate_closed(self.index);
+        if let Some(last) = self.leave_gate() {
+            last.end_socket();
         }
     }
 }

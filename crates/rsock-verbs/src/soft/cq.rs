@@ -84,11 +84,10 @@ impl CompletionQueue<Soft> for SoftCq {
     #[inline(always)]
     fn poll_one(&self) -> Option<Completion> {
         let qp = self.qp()?;
-        if qp.has_events() {
-            let mut out = [Completion::BLANK];
-            if qp.poll_sends(&mut out) == 1 {
-                return Some(out[0]);
-            }
+        if qp.has_events()
+            && let Some(sent) = Completion::one(|out| qp.poll_sends(out))
+        {
+            return Some(sent);
         }
         qp.poll_recv()
     }

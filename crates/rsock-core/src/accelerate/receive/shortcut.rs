@@ -23,10 +23,9 @@ impl AcceleratedStream {
         &self,
         descriptor: Descriptor<'_>,
         buf: &mut [u8],
-        may_spin: bool,
+        mut may_spin: bool,
     ) -> Option<usize> {
         let bufs = &mut [IoSliceMut::new(buf)];
-        let mut may_spin = may_spin;
         loop {
             match self.try_recv_by_shortcut(descriptor, bufs, RecvFlags::empty(), false)? {
                 Ok(n) => return Some(n),

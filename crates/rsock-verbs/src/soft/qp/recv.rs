@@ -150,8 +150,7 @@ impl QpCore {
 
     #[inline(never)]
     fn poll_unusual(&self) -> Option<Completion> {
-        let mut out = [Completion::BLANK];
-        (self.poll_recvs(&mut out) == 1).then_some(out[0])
+        Completion::one(|out| self.poll_recvs(out))
     }
 
     #[inline(always)]
