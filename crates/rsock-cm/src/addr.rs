@@ -26,21 +26,27 @@ pub enum PortSpace {
 /// `addr` with an IPv4 address where it carries a mapped one, without flow label, and with a scope
 /// only where a scope means something (link-local addresses).
 #[must_use]
+#[inline]
 pub fn canonical(addr: SocketAddr) -> SocketAddr {
     match addr {
         SocketAddr::V4(_) => addr,
-        SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
-            Some(v4) => SocketAddr::from((v4, v6.port())),
-            None => {
-                let scope = if is_link_local(v6.ip()) { v6.scope_id() } else { 0 };
-                SocketAddrV6::new(*v6.ip(), v6.port(), 0, scope).into()
-            }
-        },
+        SocketAddr::V6(v6) => canonical_v6(v6),
+    }
+}
+
+fn canonical_v6(addr: SocketAddrV6) -> SocketAddr {
+    match addr.ip().to_ipv4_mapped() {
+        Some(v4) => SocketAddr::from((v4, addr.port())),
+        None => {
+            let scope = if is_link_local(addr.ip()) { addr.scope_id() } else { 0 };
+            SocketAddrV6::new(*addr.ip(), addr.port(), 0, scope).into()
+        }
     }
 }
 
 /// A canonical address as a socket of one family reports it: an IPv6 socket maps IPv4 addresses.
 #[must_use]
+#[inline]
 pub fn in_family(addr: SocketAddr, v6: bool) -> SocketAddr {
     match addr {
         SocketAddr::V4(v4) if v6 => {

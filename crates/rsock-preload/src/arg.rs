@@ -107,6 +107,27 @@ pub(crate) unsafe fn address(at: *const sockaddr, len: socklen_t) -> Option<Sock
     }
 }
 
+/// Whether the caller of a receive wants the source's address, with the room that it gives. `None`
+/// if the kernel reports an error.
+///
+/// # Safety
+/// `len` is null or valid.
+#[inline]
+pub(crate) unsafe fn room_for_source(
+    at: *mut sockaddr,
+    len: *const socklen_t,
+) -> Option<Option<socklen_t>> {
+    if at.is_null() {
+        return Some(None);
+    }
+    if len.is_null() {
+        return None;
+    }
+    // SAFETY: valid, says the caller.
+    let room = unsafe { len.read_unaligned() };
+    (room.cast_signed() >= 0).then_some(Some(room))
+}
+
 /// Stores an address as `accept` does: as much of it as there is room for, and its length.
 ///
 /// # Safety

@@ -151,6 +151,16 @@ pub trait DatagramQueue<B: DatagramBackend>: Debug + Send + Sync {
     /// Wakes the receivers that wait for what was posted to `to`.
     fn ring(&self, to: &B::Destination);
 
+    /// Sends the pieces as one datagram, and wakes its receivers.
+    ///
+    /// # Errors
+    /// As [`Self::post`].
+    fn send(&self, to: &B::Destination, payload: &[IoSlice<'_>]) -> Result<Posted, DatagramError> {
+        let posted = self.post(to, payload)?;
+        self.ring(to);
+        Ok(posted)
+    }
+
     /// Hands the oldest datagram to `take`; false if there is none. Inside `take` the queue is not
     /// used.
     fn try_recv(&self, take: &mut dyn FnMut(&dyn Arrived)) -> bool;

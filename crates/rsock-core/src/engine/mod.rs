@@ -41,7 +41,10 @@ pub use recv::{ReadMode, RecvError};
 pub use remote_memory::{CallerMemory, IomapError, RemoteAccess};
 pub use send::SendError;
 pub use setup::Preparing;
-pub use wait::{Interest, ThreadBell, Wake, cpu_contention, longest_spin, spin_on, spin_on_peers};
+pub use wait::{
+    Interest, ThreadBell, Wake, cpu_contention, longest_spin, spin_briefly_on, spin_on,
+    spin_on_peers,
+};
 
 use buffers::adaptive::AdaptiveBuffer;
 use buffers::ring::Ring;

@@ -63,6 +63,21 @@ pub(crate) fn begin_call(fd: c_int, direction: Direction) -> Option<Handle> {
     handle.udp().is_some_and(|udp| !udp.is_plain()).then_some(handle)
 }
 
+/// Begins a data call on the UDP socket of `fd` in the given direction, if it has been adopted. The
+/// short way of most calls: of the others, [`begin_call`] knows more.
+#[inline(always)]
+pub(crate) fn begin_adopted(fd: c_int, direction: Direction) -> Option<Handle> {
+    let entry = entry(fd)?;
+    let word = Word(entry.load(Ordering::Acquire));
+    let key = word.key().filter(|_| word.is_datagram() && !guard::is_in_core())?;
+    let handle = slot::begin_call(key, direction, fd)?;
+    if super::is_unchanged(entry, word) {
+        return Some(handle);
+    }
+    super::end_call(handle);
+    None
+}
+
 /// Whether `fd` is a UDP socket that has not been adopted.
 #[inline]
 fn is_candidate(fd: c_int) -> bool {

@@ -20,7 +20,9 @@ pub(crate) unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, len: si
     let by_hook = || call_known(fd, || unsafe { read_with(fd, buf, len) });
     // SAFETY: as above.
     let tried = unsafe { shortcut::recv(fd, buf, len, 0) };
-    tried.or(kernel, |kernel| datagrams::receive(fd, by_hook, kernel))
+    // SAFETY: as above.
+    let datagram = || unsafe { recv_datagram(fd, buf, len, 0) };
+    tried.or(kernel, |kernel| datagram().unwrap_or_else(|| datagrams::receive(fd, by_hook, kernel)))
 }
 
 /// As `readv(2)`.
@@ -75,7 +77,9 @@ pub(crate) unsafe extern "C-unwind" fn recv(
     let by_hook = || call_known(fd, || unsafe { recv_with(fd, buf, len, flags) });
     // SAFETY: as above.
     let tried = unsafe { shortcut::recv(fd, buf, len, flags) };
-    tried.or(kernel, |kernel| datagrams::receive(fd, by_hook, kernel))
+    // SAFETY: as above.
+    let datagram = || unsafe { recv_datagram(fd, buf, len, flags) };
+    tried.or(kernel, |kernel| datagram().unwrap_or_else(|| datagrams::receive(fd, by_hook, kernel)))
 }
 
 /// As `recvfrom(2)`. A connected stream has no address to report.
@@ -112,7 +116,9 @@ pub(crate) unsafe extern "C-unwind" fn recvfrom(
     };
     // SAFETY: arguments passed on unchanged.
     let kernel = || unsafe { next::recvfrom(fd, buf, len, flags, addr, addr_len) };
-    datagrams::receive(fd, by_hook, kernel)
+    // SAFETY: as above.
+    let tried = unsafe { datagram::recv_at_once(fd, buf, len, flags, addr, addr_len) };
+    tried.unwrap_or_else(|| datagrams::receive(fd, by_hook, kernel))
 }
 
 /// As `read(2)`, of at most `room` bytes.
@@ -180,6 +186,16 @@ alias! {
     __read = read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t;
     preadv64v2 = preadv2(fd: c_int, iov: *const iovec, n: c_int, offset: off_t, flags: c_int)
         -> ssize_t;
+}
+
+/// The short way of a call on a UDP socket, without an address.
+///
+/// # Safety
+/// `buf` is null or has `len` writable bytes.
+#[inline(always)]
+unsafe fn recv_datagram(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
+    // SAFETY: the caller's promise, and no room for an address.
+    unsafe { datagram::recv_at_once(fd, buf, len, flags, ptr::null_mut(), ptr::null_mut()) }
 }
 
 /// # Safety

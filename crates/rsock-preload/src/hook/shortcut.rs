@@ -78,6 +78,13 @@ pub(super) unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int
     })
 }
 
+/// Whether a call with `flags` may take the short way in this thread.
+#[inline(always)]
+pub(super) fn is_allowed(flags: c_int) -> bool {
+    // A signal handler may run on top of a call of libc, in which a thread can be unwound anywhere.
+    flags & !KNOWN_FLAGS == 0 && !cancel::is_in_use() && !interrupt::is_in_handler()
+}
+
 /// Makes the call `make` on the stream of `fd`, if it has been adopted. `None` of `make`: nothing
 /// was sent or received.
 #[inline(always)]
@@ -87,8 +94,7 @@ fn call(
     flags: c_int,
     make: impl FnOnce(&AcceleratedStream, Descriptor<'_>) -> Option<usize>,
 ) -> Shortcut {
-    // A signal handler may run on top of a call of libc, in which a thread can be unwound anywhere.
-    if flags & !KNOWN_FLAGS != 0 || cancel::is_in_use() || interrupt::is_in_handler() {
+    if !is_allowed(flags) {
         return Shortcut::None;
     }
     let handle = match fdtable::begin_adopted(fd, direction) {

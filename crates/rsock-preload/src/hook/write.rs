@@ -96,6 +96,12 @@ pub(crate) unsafe extern "C-unwind" fn sendto(
     addr_len: socklen_t,
 ) -> ssize_t {
     let is_valid = addr.is_null() || addr_len as usize <= size_of::<libc::sockaddr_storage>();
+    if is_valid
+        // SAFETY: a caller of `sendto` promises `len` readable bytes at `buf`, and a readable address.
+        && let Some(n) = unsafe { datagram::send_at_once(fd, buf, len, flags, addr, addr_len) }
+    {
+        return n;
+    }
     // The kernel reports an invalid length.
     if is_valid
         && fdtable::is_known(fd)
@@ -134,8 +140,10 @@ unsafe fn send_by(
     // SAFETY: the caller's promise.
     let tried = unsafe { shortcut::send(fd, buf, len, flags) };
     // SAFETY: the caller's promise.
+    let datagram = || unsafe { datagram::send_at_once(fd, buf, len, flags, ptr::null(), 0) };
+    // SAFETY: the caller's promise.
     let long_way = || unsafe { send_by_long_way(fd, buf, len, flags) };
-    tried.or(kernel, |kernel| long_way().unwrap_or_else(kernel))
+    tried.or(kernel, |kernel| datagram().or_else(long_way).unwrap_or_else(kernel))
 }
 
 /// # Safety

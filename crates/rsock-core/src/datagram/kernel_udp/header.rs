@@ -14,6 +14,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Length of the longest header.
 pub(super) const MAX: usize = 20;
+/// Length of the shortest header.
+pub(super) const MIN: usize = 8;
+/// The first byte of that one, with an address of IPv4.
+pub(super) const V4: u8 = 4;
 const AFTER_KERNEL: u8 = 1;
 
 /// A header.
@@ -50,14 +54,14 @@ impl Header {
         bytes[2..4].copy_from_slice(&self.from.port().to_be_bytes());
         let len = match self.from.ip() {
             IpAddr::V4(ip) => {
-                bytes[0] = 4;
+                bytes[0] = V4;
                 bytes[4..8].copy_from_slice(&ip.octets());
-                8
+                MIN
             }
             IpAddr::V6(ip) => {
                 bytes[0] = 6;
                 bytes[4..20].copy_from_slice(&ip.octets());
-                20
+                MAX
             }
         };
         Bytes { bytes, len }.after_kernel(self.is_after_kernel)
@@ -69,8 +73,8 @@ impl Header {
         let &[family, flags, high, low, ref rest @ ..] = front else { return None };
         let port = u16::from_be_bytes([high, low]);
         let (ip, len): (IpAddr, usize) = match family {
-            4 => (Ipv4Addr::from(*rest.first_chunk::<4>()?).into(), 8),
-            6 => (Ipv6Addr::from(*rest.first_chunk::<16>()?).into(), 20),
+            V4 => (Ipv4Addr::from(*rest.first_chunk::<4>()?).into(), MIN),
+            6 => (Ipv6Addr::from(*rest.first_chunk::<16>()?).into(), MAX),
             _ => return None,
         };
         if flags & !AFTER_KERNEL != 0 {

@@ -390,11 +390,8 @@ impl AcceleratedUdp {
     pub fn bytes_readable(&self) -> Option<usize> {
         let mut len = None;
         let _section = Section::enter();
-        self.queue()?.ud.try_take(&mut |arrived| {
-            let mut front = [0; header::MAX];
-            let front = &mut front[..arrived.len().min(header::MAX)];
-            arrived.copy_out(0, front);
-            len = header::Header::parse(front).map(|(_, at)| arrived.len() - at);
+        self.queue()?.ud.try_take(|arrived| {
+            len = receiving::parse(arrived).map(|(_, at)| arrived.len() - at);
             false
         });
         len

@@ -2,8 +2,9 @@
 
 use crate::closing::{Call, Descriptor};
 use crate::datagram::kernel_udp::header::{self, Header};
-use crate::datagram::kernel_udp::{AcceleratedUdp, FirstUse};
+use crate::datagram::kernel_udp::{AcceleratedUdp, FirstUse, OPEN};
 use crate::datagram::{Received, scatter};
+use crate::engine::spin_briefly_on;
 use crate::interrupt::{Restart, Section, Watch};
 use crate::metrics::DatagramEvent;
 use crate::sys;
@@ -27,11 +28,12 @@ pub enum Reception {
 }
 
 /// What was taken from the queue.
-enum FromQueue {
+enum FromQueue<T> {
     Nothing,
     /// The next datagram must wait until the kernel's socket was seen empty.
     AfterKernel,
-    Datagram(Received),
+    /// What the caller made of the datagram.
+    Datagram(T),
 }
 
 /// Receptions from a queue that is never empty before the time is checked, and the milliseconds
@@ -96,7 +98,8 @@ impl AcceleratedUdp {
             let taken = if is_kernel_due {
                 FromQueue::Nothing
             } else {
-                self.take(bufs, peek, may_pass || peeked == IN_QUEUE)
+                let store = |arrived: &dyn Arrived, from, at| scatter(arrived, from, at, bufs);
+                self.take(peek, may_pass || peeked == IN_QUEUE, store)
             };
             if peeked != NOT_PEEKED {
                 self.peeked.store(NOT_PEEKED, Ordering::Relaxed);
@@ -157,6 +160,44 @@ impl AcceleratedUdp {
         }
     }
 
+    /// As [`Self::recv`], where the queue has a datagram, or gets one within about a microsecond if
+    /// `may_spin`. Returns the number of bytes that were stored, and hands the source to
+    /// `put_source`. `None`: nothing was received, and [`Self::recv`] makes the call. Allocates
+    /// nothing.
+    #[inline(always)]
+    pub fn recv_at_once(
+        &self,
+        room: &mut [u8],
+        may_spin: bool,
+        mut put_source: impl FnMut(SocketAddr),
+    ) -> Option<usize> {
+        let is_usual = self.state() == OPEN
+            && !self.never_opened()
+            && self.peeked.load(Ordering::Relaxed) == NOT_PEEKED
+            && self.since_kernel.load(Ordering::Relaxed) < KERNEL_EVERY;
+        if !is_usual {
+            return None;
+        }
+        let mut may_spin = may_spin && !self.is_nonblocking.load(Ordering::Relaxed);
+        loop {
+            let taken = self.take(false, false, |arrived, from, at| {
+                let len = room.len().min(arrived.len() - at);
+                arrived.copy_out(at, &mut room[..len]);
+                put_source(from);
+                len
+            });
+            match taken {
+                FromQueue::Datagram(len) => return Some(len),
+                FromQueue::AfterKernel => return None,
+                FromQueue::Nothing if !may_spin || !self.is_active() => return None,
+                FromQueue::Nothing => may_spin = false,
+            }
+            if !spin_briefly_on(|| self.is_ready()) {
+                return None;
+            }
+        }
+    }
+
     /// Whether the kernel's socket has not been read for long because the queue was never empty.
     #[inline]
     fn is_kernel_due(&self) -> bool {
@@ -167,22 +208,28 @@ impl AcceleratedUdp {
         sys::tick().wrapping_sub(self.kernel_seen.load(Ordering::Relaxed)) >= KERNEL_AFTER
     }
 
-    /// Takes the next datagram of the queue, or peeks at it.
-    #[inline]
-    fn take(&self, bufs: &mut [IoSliceMut<'_>], peek: bool, may_pass: bool) -> FromQueue {
+    /// Takes the next datagram of the queue, or peeks at it. `store` gets it with its source and
+    /// the offset of its payload.
+    #[inline(always)]
+    fn take<T>(
+        &self,
+        peek: bool,
+        may_pass: bool,
+        mut store: impl FnMut(&dyn Arrived, SocketAddr, usize) -> T,
+    ) -> FromQueue<T> {
         let Some(queue) = self.queue() else { return FromQueue::Nothing };
-        let peer = self.open_peer.get().copied().flatten();
+        let peer = self.open_peer.get().and_then(Option::as_ref);
         let _section = Section::enter();
         let mut n_dropped = 0;
         loop {
             let mut taken = None;
-            let any = queue.ud.try_take(&mut |arrived| {
+            let any = queue.ud.try_take(|arrived| {
                 let Some((header, at)) = parse(arrived) else {
                     self.count(DatagramEvent::Malformed);
                     return true;
                 };
                 let is_verified = |sender| queue.sources.is_verified(sender, header.from);
-                if peer.is_some_and(|peer| peer != header.from)
+                if peer.is_some_and(|peer| *peer != header.from)
                     || !arrived.sender().is_some_and(is_verified)
                 {
                     self.count(DatagramEvent::Foreign);
@@ -192,9 +239,8 @@ impl AcceleratedUdp {
                     taken = Some(FromQueue::AfterKernel);
                     return false;
                 }
-                let mut received = scatter(arrived, header.from, at, bufs);
-                received.from = in_family(received.from, self.is_v6);
-                taken = Some(FromQueue::Datagram(received));
+                let from = in_family(header.from, self.is_v6);
+                taken = Some(FromQueue::Datagram(store(arrived, from, at)));
                 if !peek {
                     self.count(DatagramEvent::Received);
                 }
@@ -206,7 +252,7 @@ impl AcceleratedUdp {
                         if !peek {
                             self.note_taken(queue);
                         }
-                        self.since_kernel.fetch_add(1, Ordering::Relaxed);
+                        self.note_from_queue();
                         if !self.is_active.load(Ordering::Relaxed) {
                             self.is_active.store(true, Ordering::Relaxed);
                             self.first_use.fetch_or(FirstUse::Receives as u8, Ordering::Relaxed);
@@ -223,6 +269,14 @@ impl AcceleratedUdp {
                 }
             }
         }
+    }
+
+    /// Counts a reception from the queue. PERF: no locked instruction; a count that another thread
+    /// loses makes a look at the kernel's socket later by one.
+    #[inline(always)]
+    fn note_from_queue(&self) {
+        let n = self.since_kernel.load(Ordering::Relaxed);
+        self.since_kernel.store(n.saturating_add(1), Ordering::Relaxed);
     }
 }
 
@@ -241,10 +295,17 @@ impl Limit {
 }
 
 /// The header, and the offset of the payload.
-#[inline]
-fn parse(arrived: &dyn Arrived) -> Option<(Header, usize)> {
+#[inline(always)]
+pub(super) fn parse(arrived: &dyn Arrived) -> Option<(Header, usize)> {
     let mut front = [0; header::MAX];
-    let front = &mut front[..arrived.len().min(header::MAX)];
-    arrived.copy_out(0, front);
-    Header::parse(front)
+    if arrived.len() < header::MIN {
+        return None;
+    }
+    arrived.copy_out(0, &mut front[..header::MIN]);
+    if front[0] != header::V4 {
+        let len = arrived.len().min(header::MAX);
+        arrived.copy_out(header::MIN, &mut front[header::MIN..len]);
+        return Header::parse(&front[..len]);
+    }
+    Header::parse(&front[..header::MIN])
 }

@@ -9,6 +9,7 @@ use crate::interrupt::Section;
 use crate::metrics::DatagramEvent;
 use crate::sys;
 use rsock_cm::canonical;
+use rsock_verbs::soft::{SoftDestination, SoftUd};
 use rsock_verbs::{DatagramError, DatagramQueue, Posted};
 use rustix::fd::BorrowedFd;
 use std::collections::HashMap;
@@ -74,14 +75,19 @@ const KERNEL_RUN: u32 = 64;
 const N_PORTS: usize = 64;
 
 /// The result of an attempt to send past the kernel.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum PostOutcome {
-    /// The datagram is in the queue of this route, whose receiver was not woken yet.
-    Done(Arc<Route>),
+    /// The datagram is in the queue of the route that was used last.
+    Done,
     /// The datagram was lost, and counted.
     Lost,
     /// The kernel must send it.
     Kernel,
 }
+
+/// How a datagram is put into a queue: by [`DatagramQueue::send`], or by [`DatagramQueue::post`]
+/// where [`DatagramQueue::ring`] follows.
+type Post = fn(&SoftUd, &SoftDestination, &[IoSlice<'_>]) -> Result<Posted, DatagramError>;
 
 impl Routes {
     pub(super) fn new(peer: Option<SocketAddr>) -> Self {
@@ -97,6 +103,12 @@ impl Routes {
         }
     }
 
+    /// The route that was used last, if it leads to canonical `to`.
+    #[inline(always)]
+    fn last_to(&self, to: SocketAddr) -> Option<&Arc<Route>> {
+        self.last.as_ref().filter(|(last, _)| *last == to).map(|(_, route)| route)
+    }
+
     /// Counts a datagram that goes to canonical `to` by the kernel.
     fn note_kernel(&mut self, to: SocketAddr) {
         let n = &mut self.by_kernel[usize::from(to.port()) % N_PORTS];
@@ -104,7 +116,7 @@ impl Routes {
     }
 
     /// How many datagrams went to the port of `to` by the kernel.
-    fn kernel_count(&self, to: SocketAddr) -> u32 {
+    fn kernel_count(&self, to: &SocketAddr) -> u32 {
         self.by_kernel[usize::from(to.port()) % N_PORTS]
     }
 
@@ -142,12 +154,14 @@ impl Batch<'_> {
             let section = Section::enter();
             (udp.routes(), section)
         });
-        match udp.post(self.fd, routes, bufs, to) {
-            PostOutcome::Done(route) => {
-                if let Some(last) = self.unrung.take().filter(|last| !Arc::ptr_eq(last, &route)) {
-                    udp.ring(&last);
+        match udp.post(self.fd, routes, bufs, to, SoftUd::post) {
+            PostOutcome::Done => {
+                let Some((_, route)) = &routes.last else { return true };
+                if !self.unrung.as_ref().is_some_and(|unrung| Arc::ptr_eq(unrung, route))
+                    && let Some(unrung) = self.unrung.replace(Arc::clone(route))
+                {
+                    udp.ring(&unrung);
                 }
-                self.unrung = Some(route);
                 true
             }
             PostOutcome::Kernel => {
@@ -201,15 +215,10 @@ impl AcceleratedUdp {
         }
         let post = {
             let _section = Section::enter();
-            let mut routes = self.routes();
-            let post = self.post(fd, &mut routes, bufs, to);
-            if let PostOutcome::Done(route) = &post {
-                self.ring(route);
-            }
-            post
+            self.post(fd, &mut self.routes(), bufs, to, SoftUd::send)
         };
         match post {
-            PostOutcome::Done(_) => true,
+            PostOutcome::Done => true,
             PostOutcome::Kernel => {
                 self.count(DatagramEvent::ByKernel);
                 false
@@ -218,6 +227,44 @@ impl AcceleratedUdp {
                 yield_to_receiver();
                 true
             }
+        }
+    }
+
+    /// As [`Self::send`], where the last datagram took the same route. False if nothing was sent:
+    /// [`Self::send`] makes the call. Allocates nothing.
+    #[must_use]
+    #[inline(always)]
+    pub fn send_at_once(&self, bytes: &[u8], to: Option<SocketAddr>) -> bool {
+        if self.is_pinned() || !self.is_own_process() {
+            return false;
+        }
+        let outcome = {
+            let _section = Section::enter();
+            self.post_at_once(&mut self.routes(), bytes, to)
+        };
+        if outcome == PostOutcome::Lost {
+            yield_to_receiver();
+        }
+        outcome != PostOutcome::Kernel
+    }
+
+    #[inline(always)]
+    fn post_at_once(
+        &self,
+        routes: &mut Routes,
+        bytes: &[u8],
+        to: Option<SocketAddr>,
+    ) -> PostOutcome {
+        let is_last = match (&routes.last, to) {
+            (Some((last, _)), Some(to)) => *last == canonical(to),
+            (Some((last, _)), None) => routes.peer == Some(*last),
+            (None, _) => false,
+        };
+        let is_free = |(_, route): &(_, Arc<Route>)| route.by_kernel.load(Ordering::Relaxed) == 0;
+        if is_last && routes.last.as_ref().is_some_and(is_free) {
+            self.post_by_last(routes, &[IoSlice::new(bytes)], SoftUd::send)
+        } else {
+            PostOutcome::Kernel
         }
     }
 
@@ -252,13 +299,14 @@ impl AcceleratedUdp {
         routes: &mut Routes,
         bufs: &[IoSlice<'_>],
         to: Option<SocketAddr>,
+        post: Post,
     ) -> PostOutcome {
         let Some(to) = to.map(canonical).or(routes.peer) else { return PostOutcome::Kernel };
-        let post = self.post_to(fd, routes, bufs, to);
-        if matches!(post, PostOutcome::Kernel) {
+        let outcome = self.post_to(fd, routes, bufs, to, post);
+        if outcome == PostOutcome::Kernel {
             routes.note_kernel(to);
         }
-        post
+        outcome
     }
 
     /// As [`Self::post`], to canonical `to`.
@@ -269,14 +317,12 @@ impl AcceleratedUdp {
         routes: &mut Routes,
         bufs: &[IoSlice<'_>],
         to: SocketAddr,
+        post: Post,
     ) -> PostOutcome {
-        let route = match &routes.last {
-            Some((last, route)) if *last == to => Arc::clone(route),
-            _ => match self.find(fd, routes, to) {
-                Some(route) => route,
-                None => return PostOutcome::Kernel,
-            },
-        };
+        if routes.last_to(to).is_none() {
+            self.find(fd, routes, to);
+        }
+        let Some(route) = routes.last_to(to) else { return PostOutcome::Kernel };
         let Some(Queue { ud, .. }) = self.queue() else { return PostOutcome::Kernel };
         let by_kernel = route.by_kernel.load(Ordering::Relaxed);
         if by_kernel != 0 {
@@ -285,22 +331,31 @@ impl AcceleratedUdp {
             route.by_kernel.store(left, Ordering::Relaxed);
             return PostOutcome::Kernel;
         }
+        self.post_by_last(routes, bufs, post)
+    }
+
+    /// As [`Self::post_to`], by the route that was used last.
+    #[inline(always)]
+    fn post_by_last(&self, routes: &mut Routes, bufs: &[IoSlice<'_>], post: Post) -> PostOutcome {
+        let (Some(Queue { ud, .. }), Some((to, route))) = (self.queue(), &routes.last) else {
+            return PostOutcome::Kernel;
+        };
         let by_kernel = routes.kernel_count(to);
         let is_after_kernel = route.kernel_seen.load(Ordering::Relaxed) != by_kernel;
         let header = route.header.after_kernel(is_after_kernel);
         let header = IoSlice::new(header.as_bytes());
         let posted = if let [buf] = bufs {
-            ud.post(&route.to, &[header, *buf])
+            post(ud, &route.to, &[header, *buf])
         } else {
             let mut pieces = vec![header];
             pieces.extend_from_slice(bufs);
-            ud.post(&route.to, &pieces)
+            post(ud, &route.to, &pieces)
         };
         match posted {
             Ok(Posted::Out) => {
                 route.kernel_seen.store(by_kernel, Ordering::Relaxed);
                 self.count(DatagramEvent::Sent);
-                return PostOutcome::Done(route);
+                PostOutcome::Done
             }
             Ok(Posted::Lost) => {
                 ud.ring(&route.to);
@@ -309,21 +364,26 @@ impl AcceleratedUdp {
                     self.count(DatagramEvent::Dropped);
                     return PostOutcome::Lost;
                 }
+                route.by_kernel.store(KERNEL_RUN, Ordering::Relaxed);
                 routes.rescued = now;
                 self.count(DatagramEvent::Rescued);
+                PostOutcome::Kernel
             }
-            Err(DatagramError::TooLong | DatagramError::Full) => {}
+            Err(DatagramError::TooLong | DatagramError::Full) => {
+                route.by_kernel.store(KERNEL_RUN, Ordering::Relaxed);
+                PostOutcome::Kernel
+            }
             Err(DatagramError::Gone | DatagramError::Broken) => {
-                routes.last = None;
                 let later = Known::Kernel { n_sent: 0, look_at: FIRST_LOOK };
-                if let Some(Known::Route(_)) = routes.known.insert(to, later) {
+                if let Some((to, _)) = routes.last.take()
+                    && let Some(Known::Route(_)) = routes.known.insert(to, later)
+                {
                     routes.n_routes -= 1;
                 }
                 self.show(routes);
+                PostOutcome::Kernel
             }
         }
-        route.by_kernel.store(KERNEL_RUN, Ordering::Relaxed);
-        PostOutcome::Kernel
     }
 
     /// Updates the counts of `rsock stat`, if they have changed.
@@ -335,19 +395,14 @@ impl AcceleratedUdp {
         }
     }
 
-    /// The route to `to`, if there is one by now; looks for it when that is due.
-    fn find(&self, fd: BorrowedFd<'_>, routes: &mut Routes, to: SocketAddr) -> Option<Arc<Route>> {
-        let route = self.look_up(fd, routes, to);
+    /// Makes the route to `to` the last one that was used, if there is one by now; looks for it when
+    /// that is due.
+    fn find(&self, fd: BorrowedFd<'_>, routes: &mut Routes, to: SocketAddr) {
+        self.look_up(fd, routes, to);
         self.show(routes);
-        route
     }
 
-    fn look_up(
-        &self,
-        fd: BorrowedFd<'_>,
-        routes: &mut Routes,
-        to: SocketAddr,
-    ) -> Option<Arc<Route>> {
+    fn look_up(&self, fd: BorrowedFd<'_>, routes: &mut Routes, to: SocketAddr) {
         if routes.known.len() >= MAX_KNOWN && !routes.known.contains_key(&to) {
             routes.known.retain(|_, known| matches!(known, Known::Route(_)));
             routes.n_handshakes = 0;
@@ -357,42 +412,39 @@ impl AcceleratedUdp {
             }
         }
         let fresh = Known::Kernel { n_sent: 0, look_at: FIRST_LOOK };
-        let n_by_kernel = routes.kernel_count(to);
+        let n_by_kernel = routes.kernel_count(&to);
         let known = routes.known.entry(to).or_insert(fresh);
         match known {
-            Known::Elsewhere => None,
+            Known::Elsewhere => {}
             Known::Route(route) => {
-                let route = Arc::clone(route);
-                routes.last = Some((to, Arc::clone(&route)));
-                Some(route)
+                routes.last = Some((to, Arc::clone(route)));
             }
             Known::Kernel { n_sent, look_at } => {
                 *n_sent = n_sent.saturating_add(1);
                 if *n_sent < *look_at {
-                    return None;
+                    return;
                 }
                 let n_sent = *n_sent;
                 let again = n_sent.saturating_add(n_sent.clamp(FIRST_LOOK, MAX_BETWEEN));
                 *look_at = again;
                 if routes.n_handshakes >= MAX_HANDSHAKES {
                     routes.forget_stale();
-                    return None;
+                    return;
                 }
                 if !may_have_queue(to) {
                     *known = Known::Elsewhere;
-                    return None;
+                    return;
                 }
-                let queue = self.make_queue()?;
-                let attempt = Handshake::begin(fd, queue, to)?;
+                let attempt = self.make_queue().and_then(|queue| Handshake::begin(fd, queue, to));
+                let Some(attempt) = attempt else { return };
                 *known = Known::Connecting { n_sent, attempt: Box::new(attempt) };
                 routes.n_handshakes += 1;
-                None
             }
             Known::Connecting { n_sent, attempt } => {
                 *n_sent = n_sent.saturating_add(1);
                 let n_sent = *n_sent;
-                let step = attempt.progress(self.queue()?);
-                match step {
+                let Some(queue) = self.queue() else { return };
+                match attempt.progress(queue) {
                     HandshakeStep::Pending => {}
                     HandshakeStep::Failed => {
                         let look_at = n_sent.saturating_add(n_sent.min(MAX_BETWEEN));
@@ -408,7 +460,6 @@ impl AcceleratedUdp {
                         routes.n_routes += 1;
                     }
                 }
-                None
             }
         }
     }

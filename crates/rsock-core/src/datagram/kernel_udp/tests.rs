@@ -1,5 +1,6 @@
 //! Two sockets of one process that find each other, and the fate of their datagrams.
 
+mod at_once;
 mod flood;
 
 use crate::closing::Descriptor;

@@ -397,6 +397,19 @@ fn stretch_for(reading: Duration) -> u32 {
     u32::try_from(times).unwrap_or(u32::MAX).clamp(1, MAX_STRETCH)
 }
 
+thread_local! {
+    /// The budget of waits for a few peers, on streams together or on datagrams.
+    static FOR_FEW: Spin = const { Spin::new(MAX_NS) };
+    static FOR_MANY: Spin = const { Spin::new(MANY_MAX_NS) };
+}
+
+/// Spins as long as [`spin_on`] does before it reads the clock: about a microsecond, or not at all
+/// where spinning has not helped or other processes want the CPUs.
+#[inline]
+pub fn spin_briefly_on(ready: impl Fn() -> bool) -> bool {
+    FOR_FEW.with(|spin| spin.first_turns(ready))
+}
+
 /// Spins and yields within the calling thread's budget until `ready` holds. For waits on several
 /// streams at once.
 pub fn spin_on(ready: impl Fn() -> bool) -> bool {
@@ -410,10 +423,6 @@ pub fn spin_on_peers(
     is_peer_elsewhere: impl FnOnce() -> Option<bool>,
     ready: impl Fn() -> bool,
 ) -> bool {
-    thread_local! {
-        static FOR_FEW: Spin = const { Spin::new(MAX_NS) };
-        static FOR_MANY: Spin = const { Spin::new(MANY_MAX_NS) };
-    }
     let spin = if n_peers > MOST_FEW { &FOR_MANY } else { &FOR_FEW };
     spin.with(|spin| spin.wait_beside(Some(&CPU_CONTENTION), is_peer_elsewhere, ready))
 }

@@ -3,8 +3,8 @@
 use super::{is_udp, with};
 use crate::fdtable::pin::pin_udp;
 use crate::fdtable::{self, known_fds};
-use crate::log;
 use crate::slot::Handle;
+use crate::{cancel, log};
 use libc::c_int;
 use rsock_core::accelerate::FallbackReason;
 use rsock_core::datagram::kernel_udp::AcceleratedUdp;
@@ -25,11 +25,12 @@ pub(in crate::fdtable) fn note_end(handle: &Handle) {
     log::line(format_args!("datagrams, ending: {:?}", udp.counters()));
 }
 
-/// Logs what has changed for the socket.
+/// Logs what has changed for the socket. The thread may be cancelled.
 #[inline]
 pub(crate) fn log_news(fd: c_int, udp: &AcceleratedUdp) {
     if let Some(news) = udp.first_use() {
-        log::line(format_args!("fd {fd}: datagrams past the kernel, {news:?}"));
+        let log = || log::line(format_args!("fd {fd}: datagrams past the kernel, {news:?}"));
+        cancel::hold(log);
     }
 }
 

@@ -143,21 +143,16 @@ pub(in crate::hook) unsafe fn recv_bytes(
     from: *mut sockaddr,
     from_len: *mut socklen_t,
 ) -> Option<ssize_t> {
-    let room = if from.is_null() {
-        0
-    } else if from_len.is_null() {
-        return None;
-    } else {
-        // SAFETY: valid by the caller's promise. The kernel refuses a negative length.
-        let room = unsafe { from_len.read_unaligned() };
-        (room.cast_signed() >= 0).then_some(room)?
-    };
+    // SAFETY: the caller's promise.
+    let room = unsafe { arg::room_for_source(from, from_len) }?;
     // SAFETY: the caller's promise. The kernel reports a null pointer.
     let bytes = unsafe { arg::bytes_mut(buf, len) }.ok()?;
     let mut header = Header::new(ptr::null_mut(), 0);
     // SAFETY: no room for control data.
     let n = unsafe { recv(fd, &mut [IoSliceMut::new(bytes)], flags, &mut header) }?;
-    if n >= 0 && !from.is_null() {
+    if n >= 0
+        && let Some(room) = room
+    {
         // SAFETY: writable by the caller's promise.
         let len = unsafe { header.put_sender(from, room) };
         // SAFETY: valid by the caller's promise.

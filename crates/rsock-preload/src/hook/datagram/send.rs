@@ -46,8 +46,9 @@ unsafe fn send(
 /// The outer `None` leaves the call to the kernel.
 ///
 /// # Safety
-/// As [`send`].
-unsafe fn destination(
+/// `to` is null or has `to_len` readable bytes.
+#[inline]
+pub(super) unsafe fn destination(
     udp: &AcceleratedUdp,
     to: *const sockaddr,
     to_len: socklen_t,

@@ -7,8 +7,8 @@
 //! Invariants: an entry is whole, payload included, before it is published. The lane of a closed
 //! queue is freed only when its sender has detached from it, or the sending process is dead.
 //!
-//! Locks: a queue's `rx` before its `receivers`; a sender's `tx`. No thread waits while it holds
-//! one of them.
+//! Locks: a queue's `receivers`, which takers only try, before its `rx`; a sender's `tx`. No thread
+//! that holds `rx` or `tx` waits.
 
 mod receiver;
 mod sender;
@@ -120,6 +120,33 @@ impl DatagramBackend for Soft {
 }
 
 impl SoftUd {
+    /// Posts a datagram by `post`, which takes the number of this queue and the length of the
+    /// pieces, and counts it.
+    #[inline(always)]
+    fn count_posted(
+        &self,
+        to: &SoftDestination,
+        payload: &[IoSlice<'_>],
+        post: impl FnOnce(QpNum, usize) -> Result<Posted, DatagramError>,
+    ) -> Result<Posted, DatagramError> {
+        let len = payload.iter().fold(0usize, |sum, piece| sum.saturating_add(piece.len()));
+        if len > MAX_LEN {
+            return Err(DatagramError::TooLong);
+        }
+        let lost = if to.is_key_right {
+            match post(self.number, len)? {
+                Posted::Out => None,
+                Posted::Lost => Some(&self.counts.n_full),
+            }
+        } else {
+            Some(&self.counts.n_wrong_key)
+        };
+        self.counts.n_sent.fetch_add(1, Ordering::Relaxed);
+        let Some(count) = lost else { return Ok(Posted::Out) };
+        count.fetch_add(1, Ordering::Relaxed);
+        Ok(Posted::Lost)
+    }
+
     /// Runs `f` on the receivers, unless another thread is changing the list.
     #[inline]
     fn with_receivers<R>(&self, f: impl FnOnce(&[Arc<UdReceiver>]) -> R) -> Option<R> {
@@ -133,14 +160,20 @@ impl SoftUd {
     /// Passes the oldest datagram to `take`, which returns whether it is taken or stays in place;
     /// false if there is none. `take` must not use the queue.
     #[inline]
-    pub fn try_take(&self, take: &mut dyn FnMut(&dyn Arrived) -> bool) -> bool {
-        // Without this check, threads that poll an empty queue would slow each other down.
-        if !self.is_ready() {
-            return false;
-        }
-        let mut rx = self.rx.lock();
-        self.with_receivers(|receivers| self.take_from(receivers, &mut rx.turn, take))
+    pub fn try_take(&self, mut take: impl FnMut(&dyn Arrived) -> bool) -> bool {
+        self.with_ready(|receivers, turn| self.take_from(receivers, turn, &mut take))
             .unwrap_or(false)
+    }
+
+    /// Runs `f` on the receivers, if one of them has a datagram, under the lock that takers hold.
+    #[inline(always)]
+    fn with_ready<R>(&self, f: impl FnOnce(&[Arc<UdReceiver>], &mut usize) -> R) -> Option<R> {
+        let on_ready = |receivers: &[Arc<UdReceiver>]| {
+            // Without this check, threads that poll an empty queue would slow each other down.
+            let is_ready = receivers.iter().any(|receiver| receiver.is_ready());
+            is_ready.then(|| f(receivers, &mut self.rx.lock().turn))
+        };
+        self.with_receivers(on_ready).flatten()
     }
 
     /// Sets roughly how many bytes of datagrams the queue holds for each process that is admitted
@@ -177,22 +210,22 @@ impl SoftUd {
     }
 
     /// Takes a datagram from the first of `receivers` that has one, beginning at index `turn`.
+    #[inline(always)]
     fn take_from(
         &self,
         receivers: &[Arc<UdReceiver>],
         turn: &mut usize,
-        take: &mut dyn FnMut(&dyn Arrived) -> bool,
+        take: &mut impl FnMut(&dyn Arrived) -> bool,
     ) -> bool {
-        let first = *turn;
-        for i in 0..receivers.len() {
-            let at = (first + i) % receivers.len();
-            let receiver = &receivers[at];
+        let (later, first) = receivers.split_at((*turn).min(receivers.len()));
+        let numbered = first.iter().zip(later.len()..).chain(later.iter().zip(0..));
+        for (receiver, at) in numbered {
             // Bounded: a peer that publishes malformed entries must not keep this thread here.
             for _ in 0..SLOTS {
                 match receiver.take(take) {
                     Taken::Datagram => {
                         *turn = at + 1;
-                        self.counts.received.n_received.fetch_add(1, Ordering::Relaxed);
+                        add_alone(&self.counts.received.n_received);
                         return true;
                     }
                     Taken::Left => {
@@ -201,7 +234,7 @@ impl SoftUd {
                         return true;
                     }
                     Taken::Malformed => {
-                        self.counts.received.n_malformed.fetch_add(1, Ordering::Relaxed);
+                        add_alone(&self.counts.received.n_malformed);
                     }
                     Taken::Nothing => break,
                 }
@@ -209,6 +242,13 @@ impl SoftUd {
         }
         false
     }
+}
+
+/// Adds one, in the only thread that changes the count: it holds the lock that goes with it. PERF: no
+/// locked instruction.
+#[inline]
+fn add_alone(count: &AtomicU64) {
+    count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
 impl DatagramQueue<Soft> for SoftUd {
@@ -271,22 +311,7 @@ impl DatagramQueue<Soft> for SoftUd {
 
     #[inline]
     fn post(&self, to: &SoftDestination, payload: &[IoSlice<'_>]) -> Result<Posted, DatagramError> {
-        let len = payload.iter().fold(0usize, |sum, piece| sum.saturating_add(piece.len()));
-        if len > MAX_LEN {
-            return Err(DatagramError::TooLong);
-        }
-        let lost = if to.is_key_right {
-            match to.sender.post(self.number, payload, len)? {
-                Posted::Out => None,
-                Posted::Lost => Some(&self.counts.n_full),
-            }
-        } else {
-            Some(&self.counts.n_wrong_key)
-        };
-        self.counts.n_sent.fetch_add(1, Ordering::Relaxed);
-        let Some(count) = lost else { return Ok(Posted::Out) };
-        count.fetch_add(1, Ordering::Relaxed);
-        Ok(Posted::Lost)
+        self.count_posted(to, payload, |src, len| to.sender.post(src, payload, len))
     }
 
     #[inline]
@@ -294,9 +319,14 @@ impl DatagramQueue<Soft> for SoftUd {
         to.sender.ring();
     }
 
+    #[inline(always)]
+    fn send(&self, to: &SoftDestination, payload: &[IoSlice<'_>]) -> Result<Posted, DatagramError> {
+        self.count_posted(to, payload, |src, len| to.sender.send(src, payload, len))
+    }
+
     #[inline]
     fn try_recv(&self, take: &mut dyn FnMut(&dyn Arrived)) -> bool {
-        self.try_take(&mut |arrived| {
+        self.try_take(|arrived| {
             take(arrived);
             true
         })
@@ -304,18 +334,14 @@ impl DatagramQueue<Soft> for SoftUd {
 
     #[inline]
     fn try_recv_up_to(&self, most: usize, take: &mut dyn FnMut(&dyn Arrived)) -> usize {
-        if !self.is_ready() {
-            return 0;
-        }
-        let mut rx = self.rx.lock();
         let mut take = |arrived: &dyn Arrived| {
             take(arrived);
             true
         };
-        let mut take_all = |receivers: &[Arc<UdReceiver>]| {
-            (0..most).take_while(|_| self.take_from(receivers, &mut rx.turn, &mut take)).count()
+        let take_all = |receivers: &[Arc<UdReceiver>], turn: &mut usize| {
+            (0..most).take_while(|_| self.take_from(receivers, turn, &mut take)).count()
         };
-        self.with_receivers(|receivers| take_all(receivers)).unwrap_or(0)
+        self.with_ready(take_all).unwrap_or(0)
     }
 
     #[inline]

@@ -12,13 +12,16 @@ use crate::family::{FamilyBox, FamilySafe};
 use crate::soft::Link;
 use crate::soft::creation_stamp::CreationStamp;
 use crate::soft::layout::{DATAGRAMS, Entry, LANE_HEAD, LaneHead, REVOKED, STAGE};
+use crate::soft::peer_copy;
 use crate::soft::qp::lane::{self, Lane, LaneLocation};
 use crate::soft::retired::RetiredLane;
 use crate::soft::wait::{OwnedWaitLine, Waiters};
 use crate::sync::slot::INLINE;
 use crate::types::{Access, QKey, QpNum};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use zerocopy::IntoBytes;
 
 /// One process's lane into a queue.
 #[derive(Debug)]
@@ -62,7 +65,8 @@ struct Found<'a> {
 }
 
 enum At<'a> {
-    Slot([u8; INLINE]),
+    /// The slot's payload, copied.
+    Slot([u64; INLINE / 8]),
     Stage(&'a Lane, u64),
 }
 
@@ -79,11 +83,12 @@ impl Arrived for Found<'_> {
         self.len
     }
 
+    #[inline(always)]
     fn copy_out(&self, offset: usize, dst: &mut [u8]) {
         let end = offset.checked_add(dst.len()).filter(|end| *end <= self.len);
         let end = end.unwrap_or_else(|| panic!("{} bytes at {offset} of {}", dst.len(), self.len));
         match &self.at {
-            At::Slot(bytes) => dst.copy_from_slice(&bytes[offset..end]),
+            At::Slot(words) => copy_from_words(words, offset..end, dst),
             At::Stage(lane, start) => {
                 let (first, run) = lane.stage(start + offset as u64);
                 let (head, tail) = dst.split_at_mut(dst.len().min(run));
@@ -97,6 +102,22 @@ impl Arrived for Found<'_> {
                 }
             }
         }
+    }
+}
+
+/// Copies bytes `span` of `words` to `dst`, which is as long. PERF: from the first byte or the
+/// second word on, where almost every copy begins, without storing the words on the way: a load of
+/// bytes that two stores have written waits for both.
+#[inline(always)]
+fn copy_from_words(words: &[u64; INLINE / 8], span: Range<usize>, dst: &mut [u8]) {
+    let (to, len) = (dst.as_mut_ptr(), dst.len());
+    // SAFETY: as many writable bytes, which are no more than the words have.
+    let store = |words: &[u64; INLINE / 8]| unsafe { peer_copy::store_small(words, to, len) };
+    let [_, b, c, d, e, f] = *words;
+    match span.start {
+        0 => store(words),
+        8 => store(&[b, c, d, e, f, 0]),
+        _ => dst.copy_from_slice(&words.as_bytes()[span]),
     }
 }
 
@@ -169,8 +190,8 @@ impl UdReceiver {
 
     /// Passes the entry at the head to `take`, which returns whether it is taken. Called under the
     /// queue's lock.
-    #[inline]
-    pub(super) fn take(&self, take: &mut dyn FnMut(&dyn Arrived) -> bool) -> Taken {
+    #[inline(always)]
+    pub(super) fn take(&self, take: &mut impl FnMut(&dyn Arrived) -> bool) -> Taken {
         let head = self.heads.slots.load(Ordering::Relaxed);
         let slot = self.lane.slot(head);
         if !slot.is_published(head) {
@@ -179,13 +200,7 @@ impl UdReceiver {
         let stage = self.heads.stage.load(Ordering::Relaxed);
         let (src, word) = slot.read();
         let found = match Entry::decode(word) {
-            Some(Entry::SendInline { len }) => {
-                let mut bytes = [0; INLINE];
-                for (to, word) in bytes.chunks_exact_mut(8).zip(slot.payload()) {
-                    to.copy_from_slice(&word.to_ne_bytes());
-                }
-                Some((len, At::Slot(bytes)))
-            }
+            Some(Entry::SendInline { len }) => Some((len, At::Slot(slot.payload()))),
             Some(Entry::SendStaged { len }) if len as usize <= MAX_LEN => {
                 Some((len, At::Stage(&self.lane, stage)))
             }

@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::family::{FamilyBox, Lock};
 use crate::soft::Link;
 use crate::soft::layout::{self, DATAGRAMS, QP_TABLE, QPS, QpEntry};
+use crate::soft::peer_copy;
 use crate::soft::qp::lane::LaneProducer;
 use crate::sync::slot::INLINE;
 use crate::types::{QKey, QpNum};
@@ -125,13 +126,40 @@ impl UdSender {
         payload: &[IoSlice<'_>],
         len: usize,
     ) -> Result<Posted, DatagramError> {
+        self.publish(&mut self.tx.lock(), src, payload, len)
+    }
+
+    /// As [`Self::post`], and wakes the receiver's waiters.
+    #[inline(always)]
+    pub(super) fn send(
+        &self,
+        src: QpNum,
+        payload: &[IoSlice<'_>],
+        len: usize,
+    ) -> Result<Posted, DatagramError> {
         let mut tx = self.tx.lock();
+        let posted = self.publish(&mut tx, src, payload, len)?;
+        let waiters = self.send_lane.take_waiters();
+        drop(tx);
+        self.send_lane.wake(waiters);
+        Ok(posted)
+    }
+
+    /// Publishes a datagram. Unless it fails, this end has not detached from the lane.
+    #[inline(always)]
+    fn publish(
+        &self,
+        tx: &mut UdTx,
+        src: QpNum,
+        payload: &[IoSlice<'_>],
+        len: usize,
+    ) -> Result<Posted, DatagramError> {
         // SYNC(closed): pairs with the Release in `UdReceiver::close`. This process writes that
         // cache line, so it is cached.
         if self.send_lane.lane.head().producer.closed.load(Ordering::Acquire) != 0 {
-            return self.check_receiver_now(&mut tx, 0).map(|()| Posted::Lost);
+            return self.check_receiver_now(tx, 0).map(|()| Posted::Lost);
         }
-        self.check_receiver(&mut tx)?;
+        self.check_receiver(tx)?;
         let consumer = &self.send_lane.lane.head().consumer;
         if tx.slot_end == tx.tail {
             // SYNC(slot-free): the receiver has read the slots below. Pairs with the Release in
@@ -157,7 +185,7 @@ impl UdSender {
                     return Ok(Posted::Lost);
                 }
             }
-            self.stage(&mut tx, payload);
+            self.stage(tx, payload);
             let entry = layout::Entry::SendStaged { len: short };
             slot.publish_bare(tx.tail, src.0, entry.encode());
         }
@@ -170,9 +198,9 @@ impl UdSender {
     #[inline]
     pub(super) fn ring(&self) {
         let tx = self.tx.lock();
-        if !tx.is_over {
-            self.send_lane.ring();
-        }
+        let waiters = if tx.is_over { 0 } else { self.send_lane.take_waiters() };
+        drop(tx);
+        self.send_lane.wake(waiters);
     }
 
     /// Copies the pieces to the stage, where there is room for them.
@@ -240,8 +268,16 @@ impl UdSender {
 }
 
 /// The pieces, at most [`INLINE`] bytes together, as words.
-#[inline]
+#[inline(always)]
 fn gather_small(payload: &[IoSlice<'_>]) -> [u64; INLINE / 8] {
+    if let [front, rest] = payload
+        && let Ok(front) = <[u8; 8]>::try_from(&**front)
+    {
+        // PERF: the usual header, without storing the bytes on the way.
+        // SAFETY: readable, and no more than `INLINE` bytes by the caller's check.
+        let [a, b, c, d, e, _] = unsafe { peer_copy::load_small(rest.as_ptr(), rest.len()) };
+        return [u64::from_ne_bytes(front), a, b, c, d, e];
+    }
     let mut bytes = [0u8; INLINE];
     let mut at = 0;
     for piece in payload {

@@ -195,7 +195,7 @@ fn a_datagram_that_is_left_is_the_next_one_again() {
     for expected in [3, 100, 5] {
         for is_taken in [false, false, true] {
             let mut len = 0;
-            assert!(of_b.try_take(&mut |arrived| {
+            assert!(of_b.try_take(|arrived| {
                 len = arrived.len();
                 is_taken
             }));
