@@ -28,7 +28,7 @@ pub(in crate::hook) unsafe fn send_at_once(
     to_len: socklen_t,
 ) -> Option<ssize_t> {
     // SAFETY: the caller's promise.
-    let bytes = unsafe { arg::bytes(buf, len) }.ok()?;
+    let bytes = unsafe { arg::bytes(buf, len) }.ok().filter(|bytes| !bytes.is_empty())?;
     call(fd, Direction::Send, flags, |udp| {
         // SAFETY: the caller's promise.
         let to = unsafe { destination(udp, to, to_len) }?;
@@ -52,7 +52,7 @@ pub(in crate::hook) unsafe fn recv_at_once(
     from_len: *mut socklen_t,
 ) -> Option<ssize_t> {
     // SAFETY: the caller's promise.
-    let room = unsafe { arg::bytes_mut(buf, len) }.ok()?;
+    let room = unsafe { arg::bytes_mut(buf, len) }.ok().filter(|room| !room.is_empty())?;
     // SAFETY: the caller's promise.
     let wants_source = unsafe { arg::room_for_source(from, from_len) }?.is_some();
     let may_spin = flags & libc::MSG_DONTWAIT == 0;
