@@ -6,11 +6,14 @@
 //! budget, the pages of those that have not been used for a while and hold no unread byte are
 //! released. There is no timer and no thread: a stream whose ring grows does this work for the
 //! others, by a clock algorithm. Rings in constant use keep their pages, even above the budget: the
-//! clock hand goes round slowly enough for each of them to be used meanwhile.
+//! clock hand goes round slowly enough for each of them to be used meanwhile. What a process keeps
+//! that comes to rest altogether, a thread that sleeps gives back ([`rest`]).
 //!
 //! Most streams of a process with thousands are *light*: they keep two pages, one of the ring and
 //! one of the receive queue. To release and allocate these costs as much as some messages, so light
 //! rings have a budget of their own and keep their pages until they have rested for longer.
+
+pub(crate) mod rest;
 
 use crate::sys;
 use rsock_verbs::family;
@@ -223,14 +226,28 @@ impl RingUsage {
         old
     }
 
+    /// Marks the ring as unused from `now` on. Returns whether it was used before, since it was
+    /// last marked.
+    fn mark(&self, now: u32) -> bool {
+        let was_used = self.used.swap(false, Ordering::Relaxed);
+        if was_used {
+            self.last_used.store(now, Ordering::Relaxed);
+        }
+        was_used
+    }
+
+    /// Whether there are pages to give back, and the ring was not used since it was last marked.
+    fn is_unused(&self) -> bool {
+        self.counted.load(Ordering::Relaxed) != 0 && !self.used.load(Ordering::Relaxed)
+    }
+
     /// Whether the clock hand, which passes at `now`, is to have the ring's pages released.
     fn is_due(&self, now: u32) -> bool {
         let counted = self.counted.load(Ordering::Relaxed);
         if counted == 0 {
             return false;
         }
-        if self.used.swap(false, Ordering::Relaxed) {
-            self.last_used.store(now, Ordering::Relaxed);
+        if self.mark(now) {
             return false;
         }
         let rested = now.wrapping_sub(self.last_used.load(Ordering::Relaxed));

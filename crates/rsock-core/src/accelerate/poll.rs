@@ -20,6 +20,7 @@ use crate::datagram::kernel_udp::AcceleratedUdp;
 use crate::engine::{WITHOUT_BELL, spin_on_peers};
 use crate::interrupt::{Section, Watch};
 use crate::metrics::Direction;
+use crate::page_reclaim::rest;
 use crate::sys;
 use rsock_proto::switch::{
     DirectionSwitch, Fact, KernelInput, Output, Receiver, RingInput, Sender,
@@ -564,7 +565,8 @@ fn sleep_armed<'a>(
             end += 1;
         }
     }
-    let mut slept = sys::sleep(&mut fds[..end], bound, limits.sigmask, limits.watch);
+    let sleep = |bound| sys::sleep(&mut fds[..end], bound, limits.sigmask, limits.watch);
+    let mut slept = rest::sleep(bound, sleep, |step| step());
     if slept.as_ref().is_err_and(is_too_many) {
         // With those that were added, there are more entries than the process may have
         // descriptors. The caller's entries alone may be few enough.

@@ -11,7 +11,7 @@ use super::{
 use crate::slot::Handle;
 use crate::{arg, errno};
 use libc::{c_int, epoll_event};
-use rsock_core::accelerate::{PolledSet, StreamRef, spin_until};
+use rsock_core::accelerate::{PolledSet, StreamRef, sleep_at_rest, spin_until};
 use rsock_core::interrupt::{Section, Watch};
 use rustix::fd::RawFd;
 use rustix::thread::{Timespec, nanosleep};
@@ -109,7 +109,8 @@ fn wait_in(set: &'static EventSet, call: &Wait<'_>, room: &mut [epoll_event]) ->
         rounds_awake = 0;
         let limit = [left, bound].into_iter().flatten().min();
         let limit = limit.map(|limit| limit.max(Duration::from_nanos(1)));
-        let n = (call.sleep)(room.as_mut_ptr(), room.len(), limit);
+        let sleep = |limit| (call.sleep)(room.as_mut_ptr(), room.len(), limit);
+        let n = sleep_at_rest(limit, sleep, |step| in_core(|| usize::from(step())) == 1);
         may_end |= n == 0;
         set.n_sleepers.fetch_sub(1, Ordering::AcqRel);
         if n < 0 {

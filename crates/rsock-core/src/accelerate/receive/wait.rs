@@ -8,6 +8,7 @@ use crate::accelerate::{AcceleratedStream, PARK, Waited};
 use crate::engine::{Interest, Wake};
 use crate::interrupt::Watch;
 use crate::metrics::{self, Direction};
+use crate::page_reclaim::rest;
 use crate::sys;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
@@ -132,7 +133,8 @@ pub(in crate::accelerate) fn sleep_with_bell(
         let connection = path.connection_fd().unwrap_or(-1);
         let connection = libc::pollfd { fd: connection, events: libc::POLLIN, revents: 0 };
         let mut fds = [socket, first, second, connection];
-        let slept = sys::sleep(&mut fds, left, None, watch);
+        let sleep = |left| sys::sleep(&mut fds, left, None, watch);
+        let slept = rest::sleep(left, sleep, |step| step());
         drop(armed);
         bells.drain(&fds[1..]);
         let has_news = fds[3].revents != 0 && path.connection_state() != ConnectionState::Open;

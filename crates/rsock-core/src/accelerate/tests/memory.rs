@@ -31,6 +31,32 @@ fn idle_rings_give_their_pages_back_and_still_work() {
 }
 
 #[test]
+fn streams_at_rest_give_their_pages_back_while_a_thread_waits_for_them() {
+    watchdog(|| {
+        const STREAMS: usize = 12;
+        const EACH: usize = 1 << 20;
+        let ends: Vec<_> = (0..STREAMS).map(|_| connect_on_ring()).collect();
+        let use_all = |seed| {
+            for (a, b) in &ends {
+                std::thread::scope(|s| {
+                    s.spawn(|| send_pattern(a, EACH, seed));
+                    s.spawn(|| recv_pattern(b, EACH, seed));
+                });
+            }
+        };
+        use_all(1);
+        // Other tests of this process have streams in use.
+        while crate::page_reclaim::total() >= STREAMS * (256 << 10) {
+            let mut entries: Vec<_> =
+                ends.iter().map(|(_, b)| b.poll_entry(PollFlags::IN)).collect();
+            let limit = Some(Duration::from_secs(1));
+            assert_eq!(poll(&mut entries, limit, None).expect("polled"), 0);
+        }
+        use_all(2);
+    });
+}
+
+#[test]
 fn light_streams_give_their_pages_back_and_still_work() {
     watchdog(|| {
         let trip = |(a, b): &(End, End), seed| {
