@@ -97,7 +97,8 @@ pub(crate) unsafe extern "C-unwind" fn sendto(
 ) -> ssize_t {
     let is_valid = addr.is_null() || addr_len as usize <= size_of::<libc::sockaddr_storage>();
     if is_valid
-        // SAFETY: a caller of `sendto` promises `len` readable bytes at `buf`, and a readable address.
+        // SAFETY: a caller of `sendto` promises `len` readable bytes at `buf`, and a readable
+        // address.
         && let Some(n) = unsafe { datagram::send_at_once(fd, buf, len, flags, addr, addr_len) }
     {
         return n;

@@ -395,8 +395,8 @@ impl AcceleratedUdp {
         }
     }
 
-    /// Makes the route to `to` the last one that was used, if there is one by now; looks for it when
-    /// that is due.
+    /// Makes the route to `to` the last one that was used, if there is one by now; looks for it
+    /// when that is due.
     fn find(&self, fd: BorrowedFd<'_>, routes: &mut Routes, to: SocketAddr) {
         self.look_up(fd, routes, to);
         self.show(routes);

@@ -244,8 +244,8 @@ impl SoftUd {
     }
 }
 
-/// Adds one, in the only thread that changes the count: it holds the lock that goes with it. PERF: no
-/// locked instruction.
+/// Adds one, in the only thread that changes the count: it holds the lock that goes with it. PERF:
+/// no locked instruction.
 #[inline]
 fn add_alone(count: &AtomicU64) {
     count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
