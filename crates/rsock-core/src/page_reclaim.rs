@@ -236,9 +236,11 @@ impl RingUsage {
         was_used
     }
 
-    /// Whether there are pages to give back, and the ring was not used since it was last marked.
-    fn is_unused(&self) -> bool {
-        self.counted.load(Ordering::Relaxed) != 0 && !self.used.load(Ordering::Relaxed)
+    /// Whether the ring was not used since it was last marked; `None` if it has no pages to give
+    /// back.
+    fn at_rest(&self) -> Option<bool> {
+        let has_pages = self.counted.load(Ordering::Relaxed) != 0;
+        has_pages.then(|| !self.used.load(Ordering::Relaxed))
     }
 
     /// Whether the clock hand, which passes at `now`, is to have the ring's pages released.
@@ -256,7 +258,6 @@ impl RingUsage {
 }
 
 /// Bytes that this process's rings are taken to occupy.
-#[cfg(test)]
 pub(crate) fn total() -> usize {
     LIGHT_TOTAL.get() + HEAVY_TOTAL.get()
 }

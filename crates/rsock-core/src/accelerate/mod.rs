@@ -72,7 +72,7 @@ mod time_limit;
 mod verify;
 
 pub use crate::metrics::FallbackReason;
-pub use crate::page_reclaim::rest::{Slept, sleep as sleep_at_rest};
+pub use crate::page_reclaim::rest::Rest;
 pub use async_wait::Mark;
 pub use channels::{Channel, Channels};
 pub use epoll_watch::{EpollState, RemoteWatch, RingWatch, WatchId, on_path_found, spin_until};

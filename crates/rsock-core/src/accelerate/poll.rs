@@ -565,8 +565,12 @@ fn sleep_armed<'a>(
             end += 1;
         }
     }
-    let sleep = |bound| sys::sleep(&mut fds[..end], bound, limits.sigmask, limits.watch);
-    let mut slept = rest::sleep(bound, sleep, |step| step());
+    let mut sleep = |bound| sys::sleep(&mut fds[..end], bound, limits.sigmask, limits.watch);
+    // Another signal mask is in force while the thread sleeps, and not in between.
+    let mut slept = match limits.sigmask {
+        Some(_) => sleep(bound),
+        None => rest::sleep(bound, sleep),
+    };
     if slept.as_ref().is_err_and(is_too_many) {
         // With those that were added, there are more entries than the process may have
         // descriptors. The caller's entries alone may be few enough.

@@ -6,13 +6,13 @@
 //! gives back the pages of those that are still unused, a few at a time. Then it sleeps as long as
 //! it was asked to. A process whose rings are small does nothing of this.
 
-use super::{HEAVY_TOTAL, LIGHT_TOTAL, REGISTRY, Reclaimable};
-use crate::interrupt::Section;
+use super::{REGISTRY, Reclaimable, total};
+use crate::interrupt::{self, Section};
 use crate::sys;
 use rsock_verbs::family;
 use std::io;
-use std::sync::Weak;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{TryLockError, Weak};
 use std::time::Duration;
 
 /// Bytes of all rings above which they are watched.
@@ -26,13 +26,54 @@ const PAUSE: Duration = Duration::from_millis(1);
 const MOST_STREAMS: usize = 64;
 const MOST_BYTES: usize = 1 << 20;
 
-/// The process whose thread watches the rings; 0 for none. A forked child begins without.
-static WATCHED_BY: AtomicU32 = AtomicU32::new(0);
+/// The last [`Claim`]; 0 if no thread watches the rings.
+static CLAIM: AtomicU64 = AtomicU64::new(0);
+/// A claim that was not renewed for so many milliseconds is over: its thread has left the sleep by
+/// `longjmp`.
+const OVER: u32 = 10_000;
+
+/// A thread's claim to watch the rings: its process, above the [`sys::tick`] at which the claim was
+/// made or renewed. A forked child does not heed that of its parent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Claim(u64);
+
+impl Claim {
+    fn now() -> Self {
+        Self(u64::from(family::process().0) << 32 | u64::from(sys::tick()))
+    }
+
+    /// Whether a claim that is made now has to wait for this one.
+    fn holds(self, now: Self) -> bool {
+        #[expect(clippy::cast_possible_truncation, reason = "the ticks alone")]
+        let age = (now.0 as u32).wrapping_sub(self.0 as u32);
+        self.0 >> 32 == now.0 >> 32 && age < OVER
+    }
+
+    /// Takes the place of `last`, unless another one has done so.
+    fn replace(self, last: Self) -> Option<Self> {
+        let replaced = CLAIM.compare_exchange(last.0, self.0, Ordering::Relaxed, Ordering::Relaxed);
+        replaced.is_ok().then_some(self)
+    }
+}
+
+/// Bytes of all rings when a round last ended that left nothing to wait for. As long as they are as
+/// many, another round would find the same: rings that a child shares, or that hold unread bytes.
+static LEFT: AtomicUsize = AtomicUsize::new(0);
+
+/// One wait of the calling thread, which may sleep several times. While it watches the rings, it
+/// sleeps for short times only.
+#[derive(Debug, Default)]
+pub struct Rest {
+    watcher: Option<Watcher>,
+}
 
 /// The calling thread watches the rings, until this is dropped.
 #[derive(Debug)]
 struct Watcher {
+    claim: Claim,
     next: Next,
+    /// Whether one of the rings was in use in this round.
+    is_any_used: bool,
 }
 
 /// What a watcher does after its next nap.
@@ -47,19 +88,43 @@ enum Next {
     Nothing,
 }
 
+impl Rest {
+    /// How long the next sleep may last, which is to last for `limit`. Begins to watch the rings if
+    /// that is long, if there is much to give back, and if no other thread does.
+    pub fn bound(&mut self, limit: Option<Duration>) -> Option<Duration> {
+        if self.watcher.is_none() && limit.is_none_or(|limit| limit > REST) {
+            self.watcher = Watcher::begin();
+        }
+        let nap = self.watcher.as_ref().map(Watcher::nap);
+        [limit, nap].into_iter().flatten().min()
+    }
+
+    /// Whether [`Self::work`] follows a sleep of [`Self::bound`] in which nothing happened.
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        self.watcher.is_some()
+    }
+
+    /// Marks or reclaims some rings.
+    pub fn work(&mut self) {
+        if let Some(watcher) = &mut self.watcher
+            && !watcher.step()
+        {
+            self.watcher = None;
+        }
+    }
+}
+
 impl Watcher {
-    /// For a thread that is about to sleep for at most `limit`. `None` if that is short, if there
-    /// is little to give back, or if another thread watches the rings.
-    fn begin(limit: Option<Duration>) -> Option<Self> {
-        let is_wanted =
-            LIGHT_TOTAL.get() + HEAVY_TOTAL.get() > FLOOR && limit.is_none_or(|limit| limit > REST);
-        if !is_wanted {
+    fn begin() -> Option<Self> {
+        let total = total();
+        // A handler may have interrupted libc's allocator.
+        if total <= FLOOR || total == LEFT.load(Ordering::Relaxed) || interrupt::is_in_handler() {
             return None;
         }
-        let here = family::process().0;
-        let last = WATCHED_BY.load(Ordering::Relaxed);
-        let swap = || WATCHED_BY.compare_exchange(last, here, Ordering::Relaxed, Ordering::Relaxed);
-        (last != here && swap().is_ok()).then_some(Self { next: Next::Mark })
+        let (last, now) = (Claim(CLAIM.load(Ordering::Relaxed)), Claim::now());
+        let claim = if last.holds(now) { None } else { now.replace(last) };
+        claim.map(|claim| Self { claim, next: Next::Mark, is_any_used: false })
     }
 
     /// How long the next sleep lasts, if nothing happens.
@@ -70,30 +135,65 @@ impl Watcher {
     /// Goes on after a nap in which nothing happened. False if there is nothing left to do.
     fn step(&mut self) -> bool {
         let _section = Section::enter();
-        // A thread that holds the lock reclaims pages itself.
-        let Ok(registry) = REGISTRY.try_lock() else { return true };
-        let is_here = registry.owner == family::process().0;
-        is_here && self.examine(&registry.streams)
+        let Some(renewed) = Claim::now().replace(self.claim) else { return false };
+        self.claim = renewed;
+        let registry = match REGISTRY.try_lock() {
+            Ok(registry) => registry,
+            Err(TryLockError::Poisoned(registry)) => registry.into_inner(),
+            // A thread that holds the lock reclaims pages itself.
+            Err(TryLockError::WouldBlock) => return true,
+        };
+        if registry.owner != family::process().0 {
+            return false;
+        }
+        self.examine(&registry.streams);
+        if self.next != Next::Nothing {
+            return true;
+        }
+        if self.is_any_used && total() > FLOOR {
+            // It is at rest later.
+            self.next = Next::Mark;
+            return true;
+        }
+        LEFT.store(total(), Ordering::Relaxed);
+        false
     }
 
-    fn examine(&mut self, streams: &[Weak<dyn Reclaimable>]) -> bool {
-        self.next = match self.next {
+    fn examine(&mut self, streams: &[Weak<dyn Reclaimable>]) {
+        match self.next {
             Next::Mark => {
                 mark(streams);
-                Next::Reclaim
+                (self.next, self.is_any_used) = (Next::Reclaim, false);
             }
-            Next::Reclaim => reclaim(streams, 0),
-            Next::GoOn(at) => reclaim(streams, at),
-            Next::Nothing => Next::Nothing,
-        };
-        self.next != Next::Nothing
+            Next::Reclaim => self.reclaim(streams, 0),
+            Next::GoOn(at) => self.reclaim(streams, at),
+            Next::Nothing => {}
+        }
+    }
+
+    /// Reclaims the unused ones of some rings, from that at index `at` on.
+    fn reclaim(&mut self, streams: &[Weak<dyn Reclaimable>], at: usize) {
+        let mut n_bytes = 0;
+        let mut end = at;
+        for stream in streams.iter().skip(at).take(MOST_STREAMS) {
+            end += 1;
+            let Some(stream) = stream.upgrade() else { continue };
+            match stream.usage().at_rest() {
+                Some(true) => n_bytes += stream.reclaim(),
+                Some(false) => self.is_any_used = true,
+                None => {}
+            }
+            if n_bytes >= MOST_BYTES {
+                break;
+            }
+        }
+        self.next = if end < streams.len() { Next::GoOn(end) } else { Next::Nothing };
     }
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        let here = family::process().0;
-        let _ = WATCHED_BY.compare_exchange(here, 0, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = Claim(0).replace(self.claim);
     }
 }
 
@@ -105,67 +205,29 @@ fn mark(streams: &[Weak<dyn Reclaimable>]) {
     }
 }
 
-/// Reclaims the unused ones of some rings, from that at index `at` on.
-fn reclaim(streams: &[Weak<dyn Reclaimable>], at: usize) -> Next {
-    let mut n_bytes = 0;
-    let mut end = at;
-    for stream in streams.iter().skip(at).take(MOST_STREAMS) {
-        end += 1;
-        if let Some(stream) = stream.upgrade()
-            && stream.usage().is_unused()
-        {
-            n_bytes += stream.reclaim();
-        }
-        if n_bytes >= MOST_BYTES {
-            break;
-        }
-    }
-    if end < streams.len() { Next::GoOn(end) } else { Next::Nothing }
-}
-
-/// How a sleep ended.
-pub trait Slept {
-    /// Whether its time was over.
-    fn is_timeout(&self) -> bool;
-}
-
-impl Slept for io::Result<usize> {
-    fn is_timeout(&self) -> bool {
-        matches!(self, Ok(0))
-    }
-}
-
-/// What `epoll_wait(2)` returns.
-impl Slept for libc::c_int {
-    fn is_timeout(&self) -> bool {
-        *self == 0
-    }
-}
-
-/// Sleeps by `sleep`, which takes the longest time, for at most `limit`; if the process is at rest
-/// meanwhile, reclaims pages of its rings. `in_core` runs each step of that.
-pub fn sleep<R: Slept>(
+/// Sleeps by `sleep`, which takes the longest time, for at most `limit`, and watches the rings
+/// meanwhile. `sleep` notices a signal that comes between two sleeps.
+///
+/// # Errors
+/// As `sleep`.
+pub(crate) fn sleep(
     limit: Option<Duration>,
-    mut sleep: impl FnMut(Option<Duration>) -> R,
-    in_core: impl Fn(&mut dyn FnMut() -> bool) -> bool,
-) -> R {
-    let Some(mut watcher) = Watcher::begin(limit) else { return sleep(limit) };
+    mut sleep: impl FnMut(Option<Duration>) -> io::Result<usize>,
+) -> io::Result<usize> {
+    let mut rest = Rest::default();
     let until = limit.and_then(|limit| sys::now().checked_add(limit));
+    let mut left = limit;
     loop {
-        let nap = watcher.nap();
-        if sys::time_left(until).is_some_and(|left| left <= nap) {
-            break;
-        }
-        let slept = sleep(Some(nap));
-        if !slept.is_timeout() {
+        let slept = sleep(rest.bound(left));
+        if !rest.is_due() || !matches!(slept, Ok(0)) {
             return slept;
         }
-        if !in_core(&mut || watcher.step()) {
-            break;
+        rest.work();
+        left = sys::time_left(until);
+        if left == Some(Duration::ZERO) {
+            return slept;
         }
     }
-    drop(watcher);
-    sleep(sys::time_left(until))
 }
 
 #[cfg(test)]
@@ -210,22 +272,34 @@ mod tests {
         let rings: Vec<_> = (0..3 * MOST_STREAMS).map(|_| Ring::used()).collect();
         let weak = |ring: &Arc<Ring>| Arc::downgrade(ring) as Weak<dyn Reclaimable>;
         let streams: Vec<_> = rings.iter().map(weak).collect();
-        let mut watcher = Watcher { next: Next::Mark };
+        let mut watcher = Watcher { claim: Claim(1), next: Next::Mark, is_any_used: false };
         assert_eq!(watcher.nap(), REST);
-        assert!(watcher.examine(&streams));
+        watcher.examine(&streams);
         assert!(rings.iter().all(|ring| ring.n_reclaimed() == 0), "only marked");
         let used_again = [0, MOST_STREAMS, 3 * MOST_STREAMS - 1];
         used_again.iter().for_each(|i| rings[*i].usage.note(1));
         assert_eq!(watcher.nap(), REST);
-        let mut n_steps = 1;
-        while watcher.examine(&streams) {
-            assert_eq!(watcher.nap(), PAUSE);
+        let mut n_steps = 0;
+        while watcher.next != Next::Nothing {
+            watcher.examine(&streams);
             n_steps += 1;
+            assert!(watcher.nap() == PAUSE || watcher.next == Next::Nothing);
         }
+        assert!(watcher.is_any_used);
         assert!(n_steps >= 3, "{n_steps}");
         for (i, ring) in rings.iter().enumerate() {
             assert_eq!(ring.n_reclaimed(), usize::from(!used_again.contains(&i)), "{i}");
         }
-        assert!(!watcher.examine(&streams), "nothing more to do");
+    }
+
+    #[test]
+    fn a_claim_ends_with_its_process_or_when_it_was_not_renewed() {
+        let claim = |process: u64, tick: u32| Claim(process << 32 | u64::from(tick));
+        assert!(claim(7, 100).holds(claim(7, 100)));
+        assert!(claim(7, 100).holds(claim(7, 99 + OVER)));
+        assert!(!claim(7, 100).holds(claim(7, 100 + OVER)), "its thread has gone");
+        assert!(!claim(7, 100).holds(claim(8, 100)), "of the parent");
+        assert!(claim(7, u32::MAX).holds(claim(7, 5)), "ticks wrap");
+        assert!(!Claim(0).holds(claim(7, 100)), "none");
     }
 }

@@ -11,7 +11,7 @@ use super::{
 use crate::slot::Handle;
 use crate::{arg, errno};
 use libc::{c_int, epoll_event};
-use rsock_core::accelerate::{PolledSet, StreamRef, sleep_at_rest, spin_until};
+use rsock_core::accelerate::{PolledSet, Rest, StreamRef, spin_until};
 use rsock_core::interrupt::{Section, Watch};
 use rustix::fd::RawFd;
 use rustix::thread::{Timespec, nanosleep};
@@ -28,6 +28,8 @@ pub(crate) struct Wait<'a> {
     pub(crate) room: usize,
     /// How long it may take; none means for ever.
     pub(crate) limit: Option<Duration>,
+    /// Whether the program has given a signal mask, which is in force during each sleep.
+    pub(crate) is_masked: bool,
     /// Calls the kernel with the program's signal mask, and with this room for events and limit.
     pub(crate) sleep: &'a Sleep<'a>,
 }
@@ -85,6 +87,7 @@ fn wait_in(set: &'static EventSet, call: &Wait<'_>, room: &mut [epoll_event]) ->
     // The kernel delivers a pending signal that the mask of the wait lets through.
     let mut may_end = is_poll;
     let (mut rounds_over, mut rounds_awake) = (0, 0);
+    let mut rest = Rest::default();
     loop {
         match in_core(|| set.collect(call.set, room, is_poll)) {
             0 => {}
@@ -109,12 +112,18 @@ fn wait_in(set: &'static EventSet, call: &Wait<'_>, room: &mut [epoll_event]) ->
         rounds_awake = 0;
         let limit = [left, bound].into_iter().flatten().min();
         let limit = limit.map(|limit| limit.max(Duration::from_nanos(1)));
-        let sleep = |limit| (call.sleep)(room.as_mut_ptr(), room.len(), limit);
-        let n = sleep_at_rest(limit, sleep, |step| in_core(|| usize::from(step())) == 1);
+        let limit = if call.is_masked { limit } else { rest.bound(limit) };
+        let n = (call.sleep)(room.as_mut_ptr(), room.len(), limit);
         may_end |= n == 0;
         set.n_sleepers.fetch_sub(1, Ordering::AcqRel);
         if n < 0 {
             return n;
+        }
+        if n == 0 && rest.is_due() {
+            in_core(|| {
+                rest.work();
+                0
+            });
         }
         let n = in_core(|| set.after_sleep(room, n.cast_unsigned() as usize));
         if n != 0 {

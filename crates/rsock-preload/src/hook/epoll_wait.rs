@@ -154,7 +154,8 @@ unsafe fn wait_for(
         return None;
     }
     let room = room_of(n)?;
-    let call = |limit| event_set::Wait { set, events, room, limit, sleep };
+    let call =
+        |limit| event_set::Wait { set, events, room, limit, is_masked: mask.is_some(), sleep };
     if NativeStream::any_shows_full() {
         // SAFETY: the caller's promise.
         let now = || unsafe { event_set::wait_by_kernel_or(known, &call(Some(Duration::ZERO))) };

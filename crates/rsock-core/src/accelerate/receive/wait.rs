@@ -134,7 +134,7 @@ pub(in crate::accelerate) fn sleep_with_bell(
         let connection = libc::pollfd { fd: connection, events: libc::POLLIN, revents: 0 };
         let mut fds = [socket, first, second, connection];
         let sleep = |left| sys::sleep(&mut fds, left, None, watch);
-        let slept = rest::sleep(left, sleep, |step| step());
+        let slept = rest::sleep(left, sleep);
         drop(armed);
         bells.drain(&fds[1..]);
         let has_news = fds[3].revents != 0 && path.connection_state() != ConnectionState::Open;

@@ -7,8 +7,8 @@
 //! Invariants: an entry is whole, payload included, before it is published. The lane of a closed
 //! queue is freed only when its sender has detached from it, or the sending process is dead.
 //!
-//! Locks: a queue's `receivers`, which takers only try, before its `rx`; a sender's `tx`. No thread
-//! that holds `rx` or `tx` waits.
+//! Locks: a queue's `rx` and its `receivers`, of which a thread that holds one only tries the other;
+//! a sender's `tx`. No thread waits while it holds one of them.
 
 mod receiver;
 mod sender;
@@ -167,13 +167,31 @@ impl SoftUd {
 
     /// Runs `f` on the receivers, if one of them has a datagram, under the lock that takers hold.
     #[inline(always)]
-    fn with_ready<R>(&self, f: impl FnOnce(&[Arc<UdReceiver>], &mut usize) -> R) -> Option<R> {
-        let on_ready = |receivers: &[Arc<UdReceiver>]| {
+    fn with_ready<R>(&self, mut f: impl FnMut(&[Arc<UdReceiver>], &mut usize) -> R) -> Option<R> {
+        let tried = self.with_receivers(|receivers| {
             // Without this check, threads that poll an empty queue would slow each other down.
-            let is_ready = receivers.iter().any(|receiver| receiver.is_ready());
-            is_ready.then(|| f(receivers, &mut self.rx.lock().turn))
-        };
-        self.with_receivers(on_ready).flatten()
+            if !receivers.iter().any(|receiver| receiver.is_ready()) {
+                return Some(None);
+            }
+            let mut rx = self.rx.try_lock()?;
+            Some(Some(f(receivers, &mut rx.turn)))
+        });
+        match tried? {
+            Some(done) => done,
+            None => self.with_receivers_in_turn(&mut f),
+        }
+    }
+
+    /// Waits for another taker, which may be a thread of a stopped child, and then runs `f`. The
+    /// list can be changed meanwhile.
+    #[cold]
+    #[inline(never)]
+    fn with_receivers_in_turn<R>(
+        &self,
+        f: &mut dyn FnMut(&[Arc<UdReceiver>], &mut usize) -> R,
+    ) -> Option<R> {
+        let mut rx = self.rx.lock();
+        self.with_receivers(|receivers| f(receivers, &mut rx.turn))
     }
 
     /// Sets roughly how many bytes of datagrams the queue holds for each process that is admitted
