@@ -7,8 +7,8 @@
 //! Invariants: an entry is whole, payload included, before it is published. The lane of a closed
 //! queue is freed only when its sender has detached from it, or the sending process is dead.
 //!
-//! Locks: a queue's `rx` and its `receivers`, of which a thread that holds one only tries the other;
-//! a sender's `tx`. No thread waits while it holds one of them.
+//! Locks: a queue's `rx` and its `receivers`, of which a thread that holds one only tries the
+//! other; a sender's `tx`. No thread waits while it holds one of them.
 
 mod receiver;
 mod sender;
