@@ -135,4 +135,5 @@ const UNSAFE_HERE: &[&str] = &[
     "crates/rsock-compare/src/hold.rs",
     "crates/rsock-compare/src/limit",
     "crates/rsock-compare/src/process.rs",
+    "crates/rsock-compare/src/sweep/ends.rs",
 ];

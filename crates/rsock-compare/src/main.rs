@@ -29,6 +29,7 @@ mod report;
 mod result;
 mod runner;
 mod server;
+mod sweep;
 
 use clap::{Parser, Subcommand};
 use rsock_cli::{exit, perf};
@@ -60,6 +61,8 @@ struct Cli {
 enum Command {
     /// Datagrams of many clients to one server: what arrives, and what becomes of the rest
     Incast(incast::Args),
+    /// Streams of every write size, by how their ends wait, beside kernel TCP
+    Sweep(sweep::Args),
     /// Open streams, use each once and keep them: an end of the rows about streams at rest
     #[command(hide = true)]
     Hold(hold::Args),
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
     exit::run(|cli: Cli| match cli.command {
         None => compare::run(&cli.compare),
         Some(Command::Incast(args)) => incast::run(&args),
+        Some(Command::Sweep(args)) => sweep::run(&args),
         Some(Command::Hold(args)) => hold::run(&args),
         Some(Command::End(args)) => ends::run(&args),
         Some(Command::Perf(args)) => perf::run(&args),

@@ -54,7 +54,7 @@ impl Drop for Dir {
 
 #[test]
 fn help_is_not_a_mistake_and_names_the_command_as_users_call_it() {
-    for args in [&["--help"][..], &["incast", "--help"], &["hold", "--help"], &["--version"]] {
+    for args in [&["--help"][..], &["incast", "--help"], &["sweep", "--help"], &["--version"]] {
         let output = compare(args).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{args:?}");
         assert!(text(&output.stdout).contains("rsock"), "{args:?}");
@@ -101,6 +101,9 @@ fn mistakes_are_refused_before_anything_runs() {
     assert_refused(compare(&["--svg", directory]), "is a directory");
     assert_refused(compare(&["--runs", "0"]), "--runs");
     assert_refused(compare(&["--only", "pigeons"]), "pigeons");
+    assert_refused(compare(&["sweep", "--sizes", "1,0"]), "--sizes");
+    assert_refused(compare(&["sweep", "--read", "0"]), "--read");
+    assert_refused(compare(&["sweep", "--wait", "epoll"]), "epoll");
     assert_refused(compare(&["--only", "rr", "--sides", "client"]), "--only services");
     assert_refused(compare(&["--only", "services", "--sides", "neither"]), "neither");
     let json = dir.0.join("left.json");
@@ -249,6 +252,32 @@ fn services_alone_have_a_picture_of_their_own() {
     assert!(command.output().unwrap().status.success());
     let svg = fs::read_to_string(svg).unwrap();
     assert!(svg.contains("Node http 1K, 1 connection") && svg.contains("not measured"), "{svg}");
+}
+
+/// With an empty library, so over TCP on both sides.
+#[test]
+fn a_sweep_measures_every_size_with_every_way_to_wait() {
+    let dir = Dir::new("sweep");
+    let sweep = |more: &[&str]| {
+        let mut command = compare(&["sweep", "--sizes", "1,5000,300K", "--read", "777"]);
+        command.args(["--runs", "1", "--time", "0.02"]).args(more);
+        let output = command.env("RSOCK_PRELOAD", dir.library()).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let rows: Vec<serde_json::Value> = serde_json::from_str(&sweep(&["--json"])).unwrap();
+    let ways = ["blocking", "select", "poll", "nonblocking"];
+    let expected = ways.iter().flat_map(|way| [1, 5000, 300 << 10].map(|size| (*way, size)));
+    let found = rows.iter().map(|row| (row["wait"].as_str(), row["size"].as_u64()));
+    assert!(found.eq(expected.map(|(way, size)| (Some(way), Some(size)))), "{rows:?}");
+    for row in &rows {
+        for rate in ["kernel_gbit_per_second", "rsock_gbit_per_second", "ratio"] {
+            assert!(row[rate].as_f64().is_some_and(|rate| rate > 0.0), "{row}");
+        }
+    }
+    let table = sweep(&["--wait", "select,blocking"]);
+    assert!(table.contains("of 6 below 1.1\nlowest: "), "{table}");
+    assert!(!table.contains("poll"), "{table}");
 }
 
 #[test]

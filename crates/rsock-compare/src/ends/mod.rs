@@ -8,7 +8,7 @@ mod poll_server;
 mod redis_client;
 mod tokio_echo;
 
-use crate::endless_loops;
+use crate::{endless_loops, sweep};
 use clap::Subcommand;
 use rsock_cli::error::Error;
 use std::io;
@@ -40,6 +40,10 @@ enum End {
     },
     /// Ask redis for a value, at a pace
     RedisClient(redis_client::Args),
+    /// Receive what a sweep sends
+    SweepServer,
+    /// Send as a sweep does
+    SweepClient(sweep::ClientArgs),
     /// Use CPU time
     Loop,
 }
@@ -52,6 +56,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         End::TokioServer { port } => tokio_echo::serve(*port),
         End::TokioClient { port, time } => tokio_echo::ask(*port, *time),
         End::RedisClient(args) => redis_client::run(args),
+        End::SweepServer => sweep::server(),
+        End::SweepClient(args) => sweep::client(args),
         End::Loop => endless_loops::run(),
     };
     done.map_err(Error::io("the end failed"))
