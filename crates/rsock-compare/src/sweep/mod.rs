@@ -36,7 +36,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BYTES", default_value = "10000", value_parser = parse_size)]
     read: usize,
     /// Samples of each side
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 3,
+        value_parser = clap::value_parser!(u16).range(1..))]
     runs: u16,
     /// Seconds for each size
     #[arg(long, default_value = "0.1", value_parser = parse_seconds)]
