@@ -198,6 +198,7 @@ impl RingUsage {
     pub(crate) fn note(&self, bytes: usize) {
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);
+            N_USED.fetch_add(1, Ordering::Relaxed);
         }
         if bytes >= self.next.load(Ordering::Relaxed) {
             self.grow(bytes);
@@ -255,6 +256,13 @@ impl RingUsage {
         let rested = now.wrapping_sub(self.last_used.load(Ordering::Relaxed));
         Total::of(counted).is_over_budget() && (counted >= STEP || rested >= LIGHT_REST)
     }
+}
+
+/// How often a ring was used that had been marked as unused, wrapping.
+static N_USED: AtomicU32 = AtomicU32::new(0);
+
+fn n_used() -> u32 {
+    N_USED.load(Ordering::Relaxed)
 }
 
 /// Bytes that this process's rings are taken to occupy.

@@ -6,12 +6,12 @@
 //! gives back the pages of those that are still unused, a few at a time. Then it sleeps as long as
 //! it was asked to. A process whose rings are small does nothing of this.
 
-use super::{REGISTRY, Reclaimable, total};
+use super::{REGISTRY, Reclaimable, n_used, total};
 use crate::interrupt::{self, Section};
 use crate::sys;
 use rsock_verbs::family;
 use std::io;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{TryLockError, Weak};
 use std::time::Duration;
 
@@ -56,15 +56,17 @@ impl Claim {
     }
 }
 
-/// Bytes of all rings when a round last ended that left nothing to wait for. As long as they are as
-/// many, another round would find the same: rings that a child shares, or that hold unread bytes.
-static LEFT: AtomicUsize = AtomicUsize::new(0);
+/// What [`n_used`] was when a round began, of the last round that ended. As long as no ring is used,
+/// another round would find the same: rings that a child shares, or that hold unread bytes.
+static DONE: AtomicU32 = AtomicU32::new(0);
 
 /// One wait of the calling thread, which may sleep several times. While it watches the rings, it
 /// sleeps for short times only.
 #[derive(Debug, Default)]
 pub struct Rest {
     watcher: Option<Watcher>,
+    /// Whether the next sleep lasts as long as the watcher wants.
+    is_whole: bool,
 }
 
 /// The calling thread watches the rings, until this is dropped.
@@ -72,8 +74,8 @@ pub struct Rest {
 struct Watcher {
     claim: Claim,
     next: Next,
-    /// Whether one of the rings was in use in this round.
-    is_any_used: bool,
+    /// What [`n_used`] was when the round began.
+    n_used: u32,
 }
 
 /// What a watcher does after its next nap.
@@ -96,13 +98,14 @@ impl Rest {
             self.watcher = Watcher::begin();
         }
         let nap = self.watcher.as_ref().map(Watcher::nap);
+        self.is_whole = nap.is_some_and(|nap| limit.is_none_or(|limit| limit >= nap));
         [limit, nap].into_iter().flatten().min()
     }
 
     /// Whether [`Self::work`] follows a sleep of [`Self::bound`] in which nothing happened.
     #[must_use]
     pub fn is_due(&self) -> bool {
-        self.watcher.is_some()
+        self.watcher.is_some() && self.is_whole
     }
 
     /// Marks or reclaims some rings.
@@ -117,14 +120,14 @@ impl Rest {
 
 impl Watcher {
     fn begin() -> Option<Self> {
-        let total = total();
+        let is_done = || DONE.load(Ordering::Relaxed) == n_used();
         // A handler may have interrupted libc's allocator.
-        if total <= FLOOR || total == LEFT.load(Ordering::Relaxed) || interrupt::is_in_handler() {
+        if total() <= FLOOR || is_done() || interrupt::is_in_handler() {
             return None;
         }
         let (last, now) = (Claim(CLAIM.load(Ordering::Relaxed)), Claim::now());
         let claim = if last.holds(now) { None } else { now.replace(last) };
-        claim.map(|claim| Self { claim, next: Next::Mark, is_any_used: false })
+        claim.map(|claim| Self { claim, next: Next::Mark, n_used: n_used() })
     }
 
     /// How long the next sleep lasts, if nothing happens.
@@ -143,27 +146,29 @@ impl Watcher {
             // A thread that holds the lock reclaims pages itself.
             Err(TryLockError::WouldBlock) => return true,
         };
-        if registry.owner != family::process().0 {
-            return false;
+        // A forked child leaves the streams that it has inherited to its parent.
+        if registry.owner == family::process().0 {
+            self.examine(&registry.streams);
+            if self.next != Next::Nothing {
+                return true;
+            }
+            if self.n_used != n_used() && total() > FLOOR {
+                // What was used meanwhile is at rest later.
+                self.next = Next::Mark;
+                return true;
+            }
         }
-        self.examine(&registry.streams);
-        if self.next != Next::Nothing {
-            return true;
-        }
-        if self.is_any_used && total() > FLOOR {
-            // It is at rest later.
-            self.next = Next::Mark;
-            return true;
-        }
-        LEFT.store(total(), Ordering::Relaxed);
+        DONE.store(self.n_used, Ordering::Relaxed);
         false
     }
 
     fn examine(&mut self, streams: &[Weak<dyn Reclaimable>]) {
         match self.next {
             Next::Mark => {
+                // First: a ring that is used from now on counts.
+                self.n_used = n_used();
                 mark(streams);
-                (self.next, self.is_any_used) = (Next::Reclaim, false);
+                self.next = Next::Reclaim;
             }
             Next::Reclaim => self.reclaim(streams, 0),
             Next::GoOn(at) => self.reclaim(streams, at),
@@ -173,17 +178,18 @@ impl Watcher {
 
     /// Reclaims the unused ones of some rings, from that at index `at` on.
     fn reclaim(&mut self, streams: &[Weak<dyn Reclaimable>], at: usize) {
-        let mut n_bytes = 0;
+        let (mut n_streams, mut n_bytes) = (0, 0);
         let mut end = at;
-        for stream in streams.iter().skip(at).take(MOST_STREAMS) {
+        for stream in streams.iter().skip(at) {
             end += 1;
-            let Some(stream) = stream.upgrade() else { continue };
-            match stream.usage().at_rest() {
-                Some(true) => n_bytes += stream.reclaim(),
-                Some(false) => self.is_any_used = true,
-                None => {}
+            // Those without pages cost little, and a wait that begins anew gets beyond them.
+            if let Some(stream) = stream.upgrade()
+                && let Some(is_at_rest) = stream.usage().at_rest()
+            {
+                n_streams += 1;
+                n_bytes += if is_at_rest { stream.reclaim() } else { 0 };
             }
-            if n_bytes >= MOST_BYTES {
+            if n_streams >= MOST_STREAMS || n_bytes >= MOST_BYTES {
                 break;
             }
         }
@@ -272,7 +278,7 @@ mod tests {
         let rings: Vec<_> = (0..3 * MOST_STREAMS).map(|_| Ring::used()).collect();
         let weak = |ring: &Arc<Ring>| Arc::downgrade(ring) as Weak<dyn Reclaimable>;
         let streams: Vec<_> = rings.iter().map(weak).collect();
-        let mut watcher = Watcher { claim: Claim(1), next: Next::Mark, is_any_used: false };
+        let mut watcher = Watcher { claim: Claim(1), next: Next::Mark, n_used: 0 };
         assert_eq!(watcher.nap(), REST);
         watcher.examine(&streams);
         assert!(rings.iter().all(|ring| ring.n_reclaimed() == 0), "only marked");
@@ -285,11 +291,21 @@ mod tests {
             n_steps += 1;
             assert!(watcher.nap() == PAUSE || watcher.next == Next::Nothing);
         }
-        assert!(watcher.is_any_used);
+        assert_ne!(watcher.n_used, n_used(), "some were used after they were marked");
         assert!(n_steps >= 3, "{n_steps}");
         for (i, ring) in rings.iter().enumerate() {
             assert_eq!(ring.n_reclaimed(), usize::from(!used_again.contains(&i)), "{i}");
         }
+    }
+
+    #[test]
+    fn a_sleep_that_is_shorter_than_a_nap_is_no_rest() {
+        let watcher = Watcher { claim: Claim(1), next: Next::Mark, n_used: 0 };
+        let mut rest = Rest { watcher: Some(watcher), is_whole: false };
+        let (less, more) = (REST - PAUSE, REST + PAUSE);
+        assert_eq!((rest.bound(Some(less)), rest.is_due()), (Some(less), false));
+        assert_eq!((rest.bound(Some(more)), rest.is_due()), (Some(REST), true));
+        assert_eq!((rest.bound(None), rest.is_due()), (Some(REST), true));
     }
 
     #[test]

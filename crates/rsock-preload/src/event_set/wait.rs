@@ -113,6 +113,10 @@ fn wait_in(set: &'static EventSet, call: &Wait<'_>, room: &mut [epoll_event]) ->
         let limit = [left, bound].into_iter().flatten().min();
         let limit = limit.map(|limit| limit.max(Duration::from_nanos(1)));
         let limit = if call.is_masked { limit } else { rest.bound(limit) };
+        if watch.has_fired() {
+            set.n_sleepers.fetch_sub(1, Ordering::AcqRel);
+            return errno::fail_int(libc::EINTR);
+        }
         let n = (call.sleep)(room.as_mut_ptr(), room.len(), limit);
         may_end |= n == 0;
         set.n_sleepers.fetch_sub(1, Ordering::AcqRel);
