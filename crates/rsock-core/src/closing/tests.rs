@@ -107,7 +107,7 @@ fn two_closings_share_one_duplicate() {
 /// Runs the test `name` again, in a process of its own: a process has one notice, and other tests
 /// close descriptors too.
 fn alone(name: &str, test: impl FnOnce()) {
-    const IS_ALONE: &str = "RSOCK_TEST_IS_ALONE";
+    const IS_ALONE: &str = "CLOSING_TEST_IS_ALONE";
     if std::env::var_os(IS_ALONE).is_some() {
         return test();
     }
