@@ -56,8 +56,8 @@ impl Claim {
     }
 }
 
-/// What [`n_used`] was when a round began, of the last round that ended. As long as no ring is used,
-/// another round would find the same: rings that a child shares, or that hold unread bytes.
+/// What [`n_used`] was when a round began, of the last round that ended. As long as no ring is
+/// used, another round would find the same: rings that a child shares, or that hold unread bytes.
 static DONE: AtomicU32 = AtomicU32::new(0);
 
 /// One wait of the calling thread, which may sleep several times. While it watches the rings, it
