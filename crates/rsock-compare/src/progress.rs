@@ -4,6 +4,12 @@ use crate::result::Row;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{IsTerminal, stderr};
 
+/// A bar on standard error, if that is a terminal.
+pub(super) fn bar(n_samples: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {eta:>4}  {msg}");
+    ProgressBar::new(n_samples).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
 /// Counts samples and rows.
 pub(super) struct Progress {
     bar: ProgressBar,
@@ -14,9 +20,7 @@ pub(super) struct Progress {
 
 impl Progress {
     pub(super) fn new(n_samples: u64, n_rows: usize) -> Self {
-        let bar = ProgressBar::new(n_samples);
-        let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {eta:>4}  {msg}");
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        let bar = bar(n_samples);
         let is_terminal = stderr().is_terminal();
         if !is_terminal {
             eprintln!("{n_rows} rows, {n_samples} samples");

@@ -11,7 +11,7 @@ mod report;
 pub(crate) use ends::{ClientArgs, client, server};
 
 use crate::collected::Collected;
-use indicatif::{ProgressBar, ProgressStyle};
+use crate::progress;
 use report::Report;
 use rsock_cli::child::Child;
 use rsock_cli::error::Error;
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         return Err(Error::Usage("a write and a read have at least one byte".into()));
     }
     let mut report = Report::new(args.read, sizes, &args.wait);
-    let progress = progress(u64::from(args.runs) * args.wait.len() as u64 * 2);
+    let progress = progress::bar(u64::from(args.runs) * args.wait.len() as u64 * 2);
     for _ in 0..args.runs {
         for (column, wait) in args.wait.iter().enumerate() {
             for library in [None, Some(library.as_path())] {
@@ -150,13 +150,6 @@ fn end(library: Option<&Path>, name: &str) -> Result<Command, Error> {
         None => command.env_remove(library::PRELOAD_ENV),
     };
     Ok(command)
-}
-
-/// Shows a bar on standard error, if that is a terminal.
-fn progress(n_samples: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {eta:>4}  {msg}");
-    let bar = ProgressBar::new(n_samples);
-    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 #[cfg(test)]

@@ -56,10 +56,7 @@ pub(crate) fn begin_call(fd: c_int, direction: Direction) -> Option<Handle> {
         adopt::count_call(fd, word);
         return None;
     }
-    let handle = slot::begin_call(word.key()?, direction, fd)?;
-    if !super::is_unchanged(entry, word) {
-        return None;
-    }
+    let handle = begin_adopted(fd, direction)?;
     handle.udp().is_some_and(|udp| !udp.is_plain()).then_some(handle)
 }
 

@@ -19,10 +19,7 @@ pub(crate) unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, len: si
     // SAFETY: a caller of `read` promises `len` writable bytes at `buf`.
     let by_hook = || call_known(fd, || unsafe { read_with(fd, buf, len) });
     // SAFETY: as above.
-    let tried = unsafe { shortcut::recv(fd, buf, len, 0) };
-    // SAFETY: as above.
-    let datagram = || unsafe { recv_datagram(fd, buf, len, 0) };
-    tried.or(kernel, |kernel| datagram().unwrap_or_else(|| datagrams::receive(fd, by_hook, kernel)))
+    unsafe { recv_by(fd, buf, len, 0, by_hook, kernel) }
 }
 
 /// As `readv(2)`.
@@ -76,10 +73,7 @@ pub(crate) unsafe extern "C-unwind" fn recv(
     // SAFETY: a caller of `recv` promises `len` writable bytes at `buf`.
     let by_hook = || call_known(fd, || unsafe { recv_with(fd, buf, len, flags) });
     // SAFETY: as above.
-    let tried = unsafe { shortcut::recv(fd, buf, len, flags) };
-    // SAFETY: as above.
-    let datagram = || unsafe { recv_datagram(fd, buf, len, flags) };
-    tried.or(kernel, |kernel| datagram().unwrap_or_else(|| datagrams::receive(fd, by_hook, kernel)))
+    unsafe { recv_by(fd, buf, len, flags, by_hook, kernel) }
 }
 
 /// As `recvfrom(2)`. A connected stream has no address to report.
@@ -188,14 +182,26 @@ alias! {
         -> ssize_t;
 }
 
-/// The short way of a call on a UDP socket, without an address.
+/// Receives by the shortcut of streams or of datagrams, by `by_hook`, or by `kernel`. A frame of
+/// this function has nothing to drop.
 ///
 /// # Safety
 /// `buf` is null or has `len` writable bytes.
 #[inline(always)]
-unsafe fn recv_datagram(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
+unsafe fn recv_by(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    by_hook: impl FnMut() -> Option<ssize_t>,
+    kernel: impl Fn() -> ssize_t,
+) -> ssize_t {
+    // SAFETY: the caller's promise.
+    let tried = unsafe { shortcut::recv(fd, buf, len, flags) };
+    let (from, from_len) = (ptr::null_mut(), ptr::null_mut());
     // SAFETY: the caller's promise, and no room for an address.
-    unsafe { datagram::recv_at_once(fd, buf, len, flags, ptr::null_mut(), ptr::null_mut()) }
+    let datagram = || unsafe { datagram::recv_at_once(fd, buf, len, flags, from, from_len) };
+    tried.or(kernel, |kernel| datagram().unwrap_or_else(|| datagrams::receive(fd, by_hook, kernel)))
 }
 
 /// # Safety

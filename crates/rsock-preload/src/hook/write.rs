@@ -95,23 +95,13 @@ pub(crate) unsafe extern "C-unwind" fn sendto(
     addr: *const sockaddr,
     addr_len: socklen_t,
 ) -> ssize_t {
-    let is_valid = addr.is_null() || addr_len as usize <= size_of::<libc::sockaddr_storage>();
-    if is_valid
-        // SAFETY: a caller of `sendto` promises `len` readable bytes at `buf`, and a readable
-        // address.
-        && let Some(n) = unsafe { datagram::send_at_once(fd, buf, len, flags, addr, addr_len) }
-    {
-        return n;
-    }
+    // SAFETY: a caller of `sendto` promises `len` readable bytes at `buf`, and a readable address.
+    let at_once = || unsafe { datagram::send_at_once(fd, buf, len, flags, addr, addr_len) };
+    // SAFETY: as above.
+    let by_hook = || call_known(fd, || unsafe { sendto_with(fd, buf, len, flags, addr, addr_len) });
     // The kernel reports an invalid length.
-    if is_valid
-        && fdtable::is_known(fd)
-        && let Some(n) = cancel::without_cancel(|| {
-            // SAFETY: a caller of `sendto` promises `len` readable bytes at `buf`, and a readable
-            // address.
-            unsafe { sendto_with(fd, buf, len, flags, addr, addr_len) }
-        })
-    {
+    let is_valid = addr.is_null() || addr_len as usize <= size_of::<libc::sockaddr_storage>();
+    if is_valid && let Some(n) = at_once().or_else(by_hook) {
         return n;
     }
     // SAFETY: arguments passed on unchanged.
