@@ -251,8 +251,8 @@ impl Spin {
 
     /// Whether other threads wait for this CPU: one of them may be the peer, or do what the peer
     /// waits for. Finds it out by letting them run: now and then, each time while there are some,
-    /// and before the first of some long spins (`is_try`). PERF: with eight backends of PostgreSQL on two CPUs, spins took an eighth of the CPU
-    /// time that the others wanted.
+    /// and before the first of some long spins (`is_try`). PERF: with eight backends of PostgreSQL
+    /// on two CPUs, spins took an eighth of the CPU time that the others wanted.
     fn is_cpu_wanted(&self, is_try: bool, offer: impl FnOnce() -> Duration) -> bool {
         let n = self.n_spins.load(Ordering::Relaxed).wrapping_add(1);
         self.n_spins.store(n, Ordering::Relaxed);
