@@ -52,14 +52,16 @@ const START_NS: u32 = 10_000;
 const PROBE_NS: u32 = 1_500;
 /// Waits between two such probes.
 const PROBE_EVERY: u32 = 32;
-/// Waits are close if no more than this lies between the beginnings of two. Nanoseconds.
-const CLOSE_NS: u64 = 8 * MAX_NS as u64;
+/// Waits are close if no more than this lies between the beginnings of two, which is the time that
+/// both ends take: a long spin has to cover that of the peer. Nanoseconds.
+const CLOSE_NS: u64 = 2 * LONG_TIMES as u64 * MAX_NS as u64;
 /// Close waits in a row before a long spin is tried; after each that has not helped, twice as many.
 const FIRST_TRY: u32 = 16;
 const LAST_TRY: u32 = 4096;
 /// Length of a long spin, in spins of the usual limit.
 const LONG_TIMES: u32 = 4;
-/// Long spins in a row, as long as they help: enough for the peer to try one meanwhile.
+/// Long spins in a row that help, but take longer than the usual limit: enough for the peer to try
+/// one meanwhile.
 const LONG_SPINS: u32 = 4 * FIRST_TRY;
 /// After so many spins in vain for a peer on another CPU of a contended machine, only every
 /// [`PROBE_EVERY`]th wait spins.
@@ -180,7 +182,6 @@ impl Spin {
             match spin_for(longest, &ready) {
                 Spun::Ready(took) => {
                     self.learn_hit(took);
-                    self.n_long.store(self.long_spins_after(n_long, took), Ordering::Relaxed);
                     return true;
                 }
                 Spun::Preempted => {
@@ -304,23 +305,20 @@ impl Spin {
         is_due
     }
 
-    /// How many long spins are left after a hit within `took`, of `n_long` before it. A peer that
-    /// answers within a spin of the usual length keeps them: it now and then takes longer, and once
-    /// this end sleeps, both ends sleep until the next try. PERF: an echo between two ends of
+    /// Learns from an arrival after about `took`. Once a long spin has helped, a peer that answers
+    /// within a spin of the usual length keeps long spins going: it now and then takes longer, and
+    /// once this end sleeps, both ends sleep until the next try. PERF: an echo between two ends of
     /// Python's asyncio, where each computes for 38 us and a wake-up takes some 65: 4.1 to 4.5
     /// thousand round trips a second over kernel TCP, 4.3 to 4.6 with long spins of 100 us, 7.0 to
     /// 9.1 with 200 us, and 8 to 12.6 if long spins go on (medians of three by turns).
-    fn long_spins_after(&self, n_long: u32, took: Duration) -> u32 {
-        let is_usual = took <= Duration::from_nanos(self.max_ns().into());
-        if n_long != 0 && is_usual { n_long } else { n_long.saturating_sub(1) }
-    }
-
-    /// Learns from an arrival after about `took`.
     fn learn_hit(&self, took: Duration) {
         let took = u32::try_from(took.as_nanos()).unwrap_or(u32::MAX);
         let max = self.max_ns();
         if took <= max {
             self.try_after.store(FIRST_TRY, Ordering::Relaxed);
+        } else {
+            let n_long = self.n_long.load(Ordering::Relaxed);
+            self.n_long.store(n_long.saturating_sub(1), Ordering::Relaxed);
         }
         let old = self.budget_ns.load(Ordering::Relaxed);
         // Room for three times the usual wait, approached slowly from above.
@@ -557,16 +555,22 @@ mod tests {
 
     #[test]
     fn long_spins_go_on_while_they_help() {
-        let spin = with_budget(0);
-        let after =
-            |took: u32| spin.long_spins_after(LONG_SPINS, Duration::from_nanos(took.into()));
-        assert_eq!([after(MAX_NS), after(MAX_NS + 1)], [LONG_SPINS, LONG_SPINS - 1]);
-        assert_eq!(spin.long_spins_after(0, Duration::ZERO), 0, "no try has begun");
-        spin.n_long.store(LONG_SPINS, Ordering::Relaxed);
-        assert!(spin.wait_beside(None, || None, ready_at(FREE_TURNS)));
-        assert_ne!(spin.n_long.load(Ordering::Relaxed), 0);
+        let (spin, slow) = (with_budget(0), Spin::new(1_000_000_000));
+        let n_long = |spin: &Spin| spin.n_long.load(Ordering::Relaxed);
+        spin.learn_hit(Duration::ZERO);
+        assert_eq!(n_long(&spin), 0, "no try has begun");
+        for spin in [&spin, &slow] {
+            spin.n_long.store(LONG_SPINS, Ordering::Relaxed);
+        }
+        for (took, left) in [(MAX_NS, LONG_SPINS), (MAX_NS + 1, LONG_SPINS - 1)] {
+            spin.learn_hit(Duration::from_nanos(took.into()));
+            assert_eq!(n_long(&spin), left, "{took} ns");
+        }
+        slow.budget_ns.store(0, Ordering::Relaxed);
+        assert!(slow.wait_beside(None, || None, ready_at(FREE_TURNS)));
+        assert_eq!(n_long(&slow), LONG_SPINS);
         assert!(!spin.wait_beside(None, || None, || false));
-        assert_eq!(spin.n_long.load(Ordering::Relaxed), 0);
+        assert_eq!(n_long(&spin), 0);
     }
 
     #[test]
