@@ -94,13 +94,11 @@ struct Run {
 
 impl Run {
     /// Compiling may take long and say nothing, so it is not watched and comes first. Always of the
-    /// whole workspace: another choice of packages chooses other features of their dependencies,
-    /// and compiles those once more.
+    /// whole workspace, and libraries together with tests: another choice of packages or of targets
+    /// chooses other features of their dependencies, and compiles those once more.
     fn build(&self) -> Done {
-        steps::run(cargo("build").args(["--workspace", "--lib", "--bins"]))?;
-        steps::run(cargo("test").args(["--workspace", "--no-run"]))?;
-        steps::run(cargo("test").args(DEVICE_TESTS).arg("--no-run"))?;
-        steps::run(cargo("bench").args(BENCHES).arg("--no-run"))
+        steps::run(cargo("build").args(["--workspace", "--all-targets"]))?;
+        steps::run(cargo("test").args(DEVICE_TESTS).arg("--no-run"))
     }
 
     /// Models of the lock-free parts: they replace the atomics, hence a build of their own.
