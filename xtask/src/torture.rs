@@ -91,7 +91,9 @@ pub(crate) fn short_run(seed: u64) -> Command {
     command
 }
 
-/// Builds the library and its driver: as `cargo xtask test` does, all of the workspace.
+/// Builds the library and its driver, with all libraries and programs of the workspace: a choice of
+/// packages would compile some dependencies once more. `cargo xtask test` has them from its own
+/// build, where the tests choose features too.
 pub(crate) fn build() -> Done {
     let all = ["build", "--profile", PROFILE, "--locked", "--workspace", "--lib", "--bins"];
     steps::run(steps::cargo().args(all))
