@@ -28,7 +28,7 @@ pub use listening::{
     has_tcp_listener,
 };
 pub use running::Running;
-pub use transports::{fallback_reasons, has_left_tcp, has_used_ring};
+pub use transports::{fallback_reasons, has_left_tcp, has_used_ring, n_that_used_ring};
 pub use watchdog::Watchdog;
 
 /// The README's Rust example is compiled and run like any other.

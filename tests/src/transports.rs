@@ -11,7 +11,13 @@ pub fn has_left_tcp(pid: u32) -> bool {
 /// Whether a connection of process `pid` has moved a byte over the ring.
 #[must_use]
 pub fn has_used_ring(pid: u32) -> bool {
-    bytes_of_connections(pid).iter().any(|by| by.ring > 0)
+    n_that_used_ring(pid) != 0
+}
+
+/// How many connections of process `pid` have moved a byte over the ring.
+#[must_use]
+pub fn n_that_used_ring(pid: u32) -> usize {
+    bytes_of_connections(pid).iter().filter(|by| by.ring > 0).count()
 }
 
 /// Why connections of process `pid` are on TCP, as `rsock stat` shows it; nothing of those that are

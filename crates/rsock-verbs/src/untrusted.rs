@@ -59,6 +59,8 @@ pub struct PeerSocket {
     /// The process that made or accepted it, if that is known: no other process has ever had this
     /// end.
     created_by: Option<ProcessId>,
+    /// No descriptor has ever come: the kernel refuses them.
+    refuses_descriptors: bool,
 }
 
 impl From<OwnedFd> for UntrustedFd {
@@ -84,7 +86,7 @@ impl UntrustedFd {
             // SAFETY: `this` is never dropped, so the field is not used again.
             let fd = unsafe { ManuallyDrop::take(&mut this.0) };
             // The number is free at once: closing one of two for the same socket does not wait.
-            PeerSocket { fd: ManuallyDrop::new(own_fd::raise(fd)), created_by: None }
+            PeerSocket::of(own_fd::raise(fd), None)
         })
     }
 }
@@ -109,19 +111,42 @@ impl PeerSocket {
     /// range.
     #[must_use]
     pub fn new(fd: OwnedFd) -> Self {
-        Self { fd: ManuallyDrop::new(own_fd::raise(fd)), created_by: Some(process()) }
+        Self::of(own_fd::raise(fd), Some(process()))
     }
 
     /// As [`Self::new`], but keeps the number, because the program uses it.
     #[must_use]
     pub fn with_fixed_number(fd: OwnedFd) -> Self {
-        Self { fd: ManuallyDrop::new(fd), created_by: Some(process()) }
+        Self::of(fd, Some(process()))
     }
 
-    /// From now on senders are refused descriptors. Whether the kernel can do that (from 6.16 on).
-    pub(crate) fn refuse_descriptors(&self) -> bool {
+    fn of(fd: OwnedFd, created_by: Option<ProcessId>) -> Self {
+        Self { fd: ManuallyDrop::new(fd), created_by, refuses_descriptors: false }
+    }
+
+    /// Has the kernel refuse descriptors to senders, if it can (from 6.16 on). To be called before
+    /// another process knows of the socket, whose queue then needs no inspection.
+    pub fn refuse_descriptors(&mut self) {
+        self.refuses_descriptors = self.pass_descriptors(false);
+    }
+
+    /// Undoes [`Self::refuse_descriptors`].
+    pub fn accept_descriptors(&mut self) {
+        if mem::take(&mut self.refuses_descriptors) {
+            let _ = self.pass_descriptors(true);
+        }
+    }
+
+    /// Whether no descriptor has come and none can.
+    #[must_use]
+    pub fn refuses_descriptors(&self) -> bool {
+        self.refuses_descriptors
+    }
+
+    /// Whether the kernel could be told.
+    fn pass_descriptors(&self, on: bool) -> bool {
         const SO_PASSRIGHTS: i32 = 83;
-        let off = 0i32;
+        let on = i32::from(on);
         let len = size_of::<i32>();
         // SAFETY: the value is readable for its length during the call.
         let done = unsafe {
@@ -130,7 +155,7 @@ impl PeerSocket {
                 self.fd.as_raw_fd(),
                 libc::SOL_SOCKET,
                 SO_PASSRIGHTS,
-                &raw const off,
+                &raw const on,
                 len,
             )
         };
@@ -155,13 +180,13 @@ impl PeerSocket {
 
 impl Drop for PeerSocket {
     fn drop(&mut self) {
-        if IS_RESTRICTED.load(Ordering::Relaxed) {
+        if self.refuses_descriptors || IS_RESTRICTED.load(Ordering::Relaxed) {
             // SAFETY: `self` is being dropped, so the field is not used again.
             return own_fd::close(unsafe { ManuallyDrop::take(&mut self.fd) });
         }
         // The option takes a lock of the socket; and a forked child leaves its parent's alone.
         if self.created_by == Some(process()) {
-            self.refuse_descriptors();
+            let _ = self.pass_descriptors(false);
         }
         let is_trap = self.holds_descriptors();
         // SAFETY: `self` is being dropped, so the field is not used again.

@@ -26,8 +26,6 @@ const AT_ONCE: usize = 4;
 pub struct SoftBell {
     id: u64,
     socket: PeerSocket,
-    /// Whether the kernel refuses messages with descriptors on this socket.
-    refuses_descriptors: bool,
 }
 
 /// The socket that all rings of this process family go through.
@@ -104,14 +102,16 @@ impl SoftBell {
 
     fn make(may_refuse: bool) -> Result<Self, Error> {
         prepare()?;
-        let socket = PeerSocket::new(socket()?);
-        // Before the socket has a name that a sender could learn.
-        let refuses_descriptors = may_refuse && socket.refuse_descriptors();
+        let mut socket = PeerSocket::new(socket()?);
+        if may_refuse {
+            // Before the socket has a name that a sender could learn.
+            socket.refuse_descriptors();
+        }
         loop {
             let [a, b, c, d, e, f, g, h, ..] = random()?;
             let id = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
             match bind(&socket, &address(id)?) {
-                Ok(()) if id != 0 => return Ok(Self { id, socket, refuses_descriptors }),
+                Ok(()) if id != 0 => return Ok(Self { id, socket }),
                 Ok(()) | Err(Errno::ADDRINUSE) => {}
                 Err(e) => return Err(verb("bind")(e)),
             }
@@ -128,7 +128,7 @@ impl SoftBell {
         // Bounded: a hostile sender must not keep this thread here.
         for _ in 0..64 {
             // Descriptors that come with a ring are closed without waiting, here or by the kernel.
-            let (is_rung, may_be_more) = if self.refuses_descriptors {
+            let (is_rung, may_be_more) = if self.socket.refuses_descriptors() {
                 let n = self.take_several();
                 (n != 0, n == AT_ONCE)
             } else {

@@ -76,7 +76,7 @@ impl SoftContext {
                 .map_err(verb("socketpair"))?;
         let (file, own_segment) = segment::create()?;
         let hello = Hello::new(id, &node.hello_sender(), &own_segment).to_bytes();
-        let socket = PeerSocket::new(socket);
+        let mut socket = PeerSocket::new(socket);
         // The peer may take its time to reply.
         let (peer_socket, file) = (HighFd::new(peer_socket), HighFd::new(file));
         // Nothing is ever read from this socket. Best effort: if the kernel cannot refuse

@@ -73,6 +73,21 @@ fn a_socket_that_nothing_was_sent_to_is_closed_at_once() {
 }
 
 #[test]
+fn a_socket_that_refuses_descriptors_gets_none_until_it_accepts_them() {
+    let (ours, theirs) = pair(SocketType::SEQPACKET);
+    let mut socket = PeerSocket::new(ours);
+    let (other, _) = pair(SocketType::STREAM);
+    socket.refuse_descriptors();
+    // A kernel before 6.16 cannot refuse them; then the queue is inspected before the close.
+    let sent = send(&theirs, b"refused", &[other.as_fd()]);
+    assert_eq!(sent.is_err(), socket.refuses_descriptors());
+    socket.accept_descriptors();
+    assert!(!socket.refuses_descriptors());
+    send(&theirs, b"accepted", &[other.as_fd()]).expect("sent");
+    assert!(socket.holds_descriptors());
+}
+
+#[test]
 fn a_bell_rung_with_a_lingering_socket_does_not_wait() {
     let _dog = Watchdog::new("a bell");
     for refuses in [true, false] {

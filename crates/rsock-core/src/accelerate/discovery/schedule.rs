@@ -17,6 +17,12 @@ use std::time::Duration;
 /// Calls after which a connection begins to search for its peer: a short connection never pays for
 /// it.
 pub(in crate::accelerate) const FIRST_SEARCH_CALL: u32 = 6;
+/// Before this call each call takes a step: where both ends are searching they agree within a few
+/// calls.
+const EAGER_CALLS: u32 = 16;
+/// The finder looks for the meeting point at each call before this one, later at doubling numbers
+/// of calls. The publisher may make its first step after the finder's.
+const EAGER_LOOKS: u32 = FIRST_SEARCH_CALL + 3;
 /// Calls, and time since the first step, after which a connection whose peer has not answered ends
 /// its search. Both limits must be reached: a writer of small pieces makes a thousand calls before
 /// its reader makes six.
@@ -26,14 +32,18 @@ const SEARCH_LIMIT: (u32, Duration) = (1024, Duration::from_secs(1));
 const REMOTE_SEARCH_LIMIT: Duration = Duration::from_secs(15);
 
 impl AcceleratedStream {
-    /// Counts a call, and takes a step of the search when one is due: at doubling call counts for
-    /// what costs system calls, more often once an exchange is under way.
+    /// Counts a call, and takes a step of the search when one is due: soon after the first step at
+    /// each call, then at each eighth, later more rarely.
     pub(in crate::accelerate) fn count_call(&self, fd: BorrowedFd<'_>, calls: &mut u32) {
         *calls = calls.wrapping_add(1);
         let n = *calls;
         if n >= FIRST_SEARCH_CALL && !self.has(FLAG_HAS_PATH | FLAG_PINNED) {
-            let is_due = n == FIRST_SEARCH_CALL || n.is_multiple_of(if n < 1024 { 8 } else { 64 });
-            if is_due {
+            let each = match n {
+                ..EAGER_CALLS => 1,
+                EAGER_CALLS..1024 => 8,
+                1024.. => 64,
+            };
+            if n.is_multiple_of(each) {
                 self.search_step(fd, n);
             }
         }
@@ -67,18 +77,19 @@ impl AcceleratedStream {
             self.give_up(FallbackReason::NoPeer);
             return;
         }
-        if search.fd().is_none() && calls != FIRST_SEARCH_CALL && !calls.is_power_of_two() {
+        if search.is_idle() && calls >= EAGER_LOOKS && !calls.is_power_of_two() {
             return;
         }
-        self.open_metrics(fd);
-        if sys::is_table_half_full(fd) {
+        if search.is_idle() && sys::is_table_half_full(fd) {
             drop(search);
+            self.open_metrics(fd);
             self.give_up(FallbackReason::Resources);
             return;
         }
         let tuple = sys::get_or_make(&self.tuple, || {
             FourTuple::of(fd).ok().flatten().filter(|t| t.role().is_some())
         });
+        self.open_metrics(fd);
         let Some(tuple) = tuple else {
             drop(search);
             self.give_up(FallbackReason::Remote);

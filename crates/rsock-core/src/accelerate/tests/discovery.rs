@@ -95,6 +95,28 @@ fn a_reader_that_waits_for_the_first_bytes_answers_its_peer() {
     }
 }
 
+#[test]
+fn ends_that_both_search_find_each_other_within_a_few_calls() {
+    watchdog(|| {
+        // The link between the processes, here of this one to itself.
+        let _others = connect_on_ring();
+        for role in [Role::Publisher, Role::Finder] {
+            let (asking, answering) = connect_as(role);
+            let mut byte = [0];
+            let has_path = |end: &End| end.stream.has_path();
+            let n_trips = (1..100).find(|_| {
+                for (from, to) in [(&asking, &answering), (&answering, &asking)] {
+                    from.send(&[7]).expect("send");
+                    to.recv_all(&mut byte);
+                }
+                has_path(&asking) && has_path(&answering)
+            });
+            let n_trips = n_trips.expect("found");
+            assert!(n_trips <= 9, "{n_trips} calls of each kind at each end");
+        }
+    });
+}
+
 /// A connection to the meeting point of `publisher`.
 fn connect_to_meeting_point(publisher: &End) -> OwnedFd {
     let tuple = FourTuple::of(publisher.socket.as_fd()).expect("addresses").expect("of TCP");

@@ -3,9 +3,10 @@
 //! none waits.
 //!
 //! One end (by [`Role`]) publishes an abstract Unix socket named after the connection. The other
-//! looks for it, at growing intervals. They exchange one request and one reply: the TCP socket that
-//! each holds (to be checked against the kernel's view of the connection), the segments they share,
-//! the connection data of an rsockets stream. Bytes keep flowing on TCP meanwhile.
+//! looks for it, first at each call, then at growing intervals. They exchange one request and one
+//! reply: the TCP socket that each holds (to be checked against the kernel's view of the
+//! connection), the segments they share, the connection data of an rsockets stream. Bytes keep
+//! flowing on TCP meanwhile.
 
 mod message;
 mod offers;
@@ -42,11 +43,16 @@ pub(in crate::accelerate) enum Search {
     Idle {
         /// The link that the last request named, which the peer did not know, or did not answer.
         refused: Option<LinkId>,
+        /// The finder's socket, where it has looked for the meeting point and not found it.
+        unconnected: Option<PeerSocket>,
     },
     /// The publisher: the meeting point is there, no finder has connected yet.
     Published(PeerSocket),
     /// The publisher: a finder has connected; its next message has not arrived yet.
     Serving(Exchange),
+    /// The finder: it has connected to the meeting point. Another stream is making the link between
+    /// the processes.
+    Connected { peer: Peer, refused: Option<LinkId> },
     /// The finder: it has offered the peer a link and waits for the answer.
     Offered { peer: Peer, offer: Box<Offer>, pending: PendingOffer },
     /// The finder: it has sent the request and waits for the reply.
@@ -80,7 +86,13 @@ enum Next {
 
 impl Search {
     pub(in crate::accelerate) fn new() -> Self {
-        Self::Idle { refused: None }
+        Self::look_again(None)
+    }
+
+    /// The finder's state after an exchange that led to nothing: `refused` is the link that it was
+    /// about.
+    fn look_again(refused: Option<LinkId>) -> Self {
+        Self::Idle { refused, unconnected: None }
     }
 
     /// The descriptor whose readability means that a step can be taken.
@@ -91,7 +103,16 @@ impl Search {
             | Self::Offered { peer, .. }
             | Self::Requested { peer, .. } => Some(peer.socket.as_fd().as_raw_fd()),
             Self::Remote(search) => search.fd(),
-            Self::Idle { .. } | Self::Over => None,
+            // Nothing comes from a publisher that was sent nothing.
+            Self::Idle { .. } | Self::Connected { .. } | Self::Over => None,
+        }
+    }
+
+    /// Whether the next step is to look for the meeting point, or to begin.
+    pub(in crate::accelerate) fn is_idle(&self) -> bool {
+        match self {
+            Self::Remote(search) => search.fd().is_none(),
+            other => matches!(other, Self::Idle { .. }),
         }
     }
 
@@ -153,13 +174,14 @@ impl Search {
 
     fn next(self, candidate: Candidate<'_>) -> Result<Next, FallbackReason> {
         match self {
-            Self::Idle { refused } => match candidate.tuple.role() {
+            Self::Idle { refused, unconnected } => match candidate.tuple.role() {
                 Some(Role::Publisher) => {
                     publish(candidate.tuple).map(|fd| Next::Stay(Self::Published(fd)))
                 }
-                Some(Role::Finder) => find(candidate, refused),
+                Some(Role::Finder) => find(candidate, refused, unconnected),
                 None => Err(FallbackReason::NoPeer),
             },
+            Self::Connected { peer, refused } => use_link(candidate, peer, refused),
             Self::Published(name) => accept_finder(name).map(Next::Stay),
             Self::Serving(exchange) => serve(candidate, exchange),
             Self::Offered { peer, offer, pending } => {
@@ -218,33 +240,55 @@ fn accept_finder(meeting_point: PeerSocket) -> Result<Search, FallbackReason> {
     })
 }
 
-/// The finder's first step: connects to the meeting point, and offers a link or sends the request.
-fn find(candidate: Candidate<'_>, refused: Option<LinkId>) -> Result<Next, FallbackReason> {
-    let socket = unix_socket()?;
+/// The finder's first step: connects to the meeting point.
+fn find(
+    candidate: Candidate<'_>,
+    refused: Option<LinkId>,
+    unconnected: Option<PeerSocket>,
+) -> Result<Next, FallbackReason> {
+    let socket = match unconnected {
+        Some(socket) => socket,
+        None => {
+            let mut socket = unix_socket()?;
+            socket.refuse_descriptors();
+            socket
+        }
+    };
     if connect(&socket, &meeting_point(candidate.tuple)?).is_err() {
         // The meeting point is not there yet, or busy: look again later.
-        return Ok(Next::Stay(Search::Idle { refused }));
+        return Ok(Next::Stay(Search::Idle { refused, unconnected: Some(socket) }));
     }
     let cred = credentials(&socket)?;
-    let peer = Peer { socket, cred };
-    let ctx = open_device()?;
-    match ctx.link_to_pid(cred.pid, refused).filter(|link| link.probe()) {
-        Some(link) => send_request(candidate, peer, &link),
-        None => {
-            let Some(pending) = PendingOffer::begin(cred.pid) else {
-                // Another stream is about to make the link: look again later.
-                return Ok(Next::Stay(Search::Idle { refused }));
-            };
-            let offer = ctx.offer().map_err(|_| FallbackReason::Resources)?;
-            let (hello, fds) = offer.hello();
-            let message = Message { hello, ..Message::new(Kind::Hello) };
-            message.send(peer.socket.as_fd(), &fds).map_err(|_| FallbackReason::NoPeer)?;
-            Ok(Next::Stay(Search::Offered { peer, offer: Box::new(offer), pending }))
-        }
-    }
+    use_link(candidate, Peer { socket, cred }, refused)
 }
 
-/// The finder's second step, where the processes had no link: takes the peer's answer to the offer.
+/// The finder's second step: sends the request over the link between the processes, or offers one,
+/// unless another stream does.
+fn use_link(
+    candidate: Candidate<'_>,
+    mut peer: Peer,
+    refused: Option<LinkId>,
+) -> Result<Next, FallbackReason> {
+    let ctx = open_device()?;
+    if let Some(link) = ctx.link_to_pid(peer.cred.pid, refused).filter(|link| link.probe()) {
+        return send_request(candidate, peer, &link);
+    }
+    let Some(pending) = PendingOffer::begin(peer.cred.pid) else {
+        return Ok(Next::Stay(Search::Connected { peer, refused }));
+    };
+    let offer = ctx.offer().map_err(|_| FallbackReason::Resources)?;
+    // The answer comes with the memory of the link.
+    peer.socket.accept_descriptors();
+    let (hello, fds) = offer.hello();
+    let message = Message { hello, ..Message::new(Kind::Hello) };
+    Ok(Next::Stay(match message.send(peer.socket.as_fd(), &fds) {
+        Ok(()) => Search::Offered { peer, offer: Box::new(offer), pending },
+        // The publisher has gone: look again later.
+        Err(_) => Search::look_again(refused),
+    }))
+}
+
+/// The finder's next step, where the processes had no link: takes the peer's answer to the offer.
 fn complete_link(
     candidate: Candidate<'_>,
     peer: Peer,
@@ -258,7 +302,7 @@ fn complete_link(
         }
         Ok(Received::Nothing) => Ok(Next::Stay(Search::Offered { peer, offer, pending })),
         // The publisher went away before it answered: look again later.
-        Ok(Received::End) => Ok(Next::Stay(Search::Idle { refused: None })),
+        Ok(Received::End) => Ok(Next::Stay(Search::look_again(None))),
         Ok(Received::Message(..)) => Err(FallbackReason::NoPeer),
         Err(reason) => Err(reason),
     }
@@ -274,8 +318,11 @@ fn send_request(
     let preparing = Preparing::new(&ctx, link, &candidate.config.on_one_host())
         .map_err(|_| FallbackReason::Resources)?;
     let message = Message::about(Kind::Request, candidate, link, &preparing)?;
-    message.send(peer.socket.as_fd(), &[]).map_err(|_| FallbackReason::NoPeer)?;
-    Ok(Next::Stay(Search::Requested { peer, link: link.id(), preparing: Box::new(preparing) }))
+    Ok(Next::Stay(match message.send(peer.socket.as_fd(), &[]) {
+        Ok(()) => Search::Requested { peer, link: link.id(), preparing: Box::new(preparing) },
+        // The publisher has gone: look again later.
+        Err(_) => Search::look_again(None),
+    }))
 }
 
 /// The publisher's steps: answers an offer of a link, then a request.
@@ -370,12 +417,12 @@ fn complete(
         Ok(Received::Nothing) => {
             return Ok(Next::Stay(Search::Requested { peer, link, preparing }));
         }
-        Ok(Received::End) => return Ok(Next::Stay(Search::Idle { refused: Some(link) })),
+        Ok(Received::End) => return Ok(Next::Stay(Search::look_again(Some(link)))),
         Err(reason) => return Err(reason),
     };
     match reply.kind {
         Kind::Reply => {}
-        Kind::UnknownLink => return Ok(Next::Stay(Search::Idle { refused: Some(link) })),
+        Kind::UnknownLink => return Ok(Next::Stay(Search::look_again(Some(link)))),
         Kind::Hello | Kind::Refusal | Kind::Request => return Err(FallbackReason::NoPeer),
     }
     if !is_other_end(candidate.tuple, reply.socket)? {
