@@ -29,6 +29,9 @@ pub struct Config {
     pub iomap_slots: u16,
     /// Whether to offer the extension messages to the peer.
     pub extensions: bool,
+    /// Whether to begin with short receive buffers, on a device that does not pin memory. The peer
+    /// then has room for less, so that bytes beyond need another way, as TCP is.
+    pub begins_short: bool,
 }
 
 impl Default for Config {
@@ -41,6 +44,7 @@ impl Default for Config {
             first_message: 16 << 10,
             iomap_slots: 0,
             extensions: true,
+            begins_short: false,
         }
     }
 }
@@ -53,8 +57,8 @@ impl Config {
     /// as near as another CPU, and more do not make it faster.
     const MOST_IN_MEMORY: u16 = 48;
 
-    /// These sizes with receive buffers for a connection on one host, where memory costs nothing
-    /// before it is used.
+    /// These sizes with receive buffers for a TCP connection on one host, where memory costs
+    /// nothing before it is used.
     ///
     /// PERF: one end is often kept from its CPU for some tens of microseconds; the bytes that are
     /// announced, two buffers, keep the other one busy meanwhile. Netperf on an EPYC, two CPUs that
@@ -64,7 +68,7 @@ impl Config {
     /// it is about the same as with four.
     #[must_use]
     pub fn on_one_host(&self) -> Self {
-        Self { buf_len: 256 << 10, n_bufs: 3, ..*self }
+        Self { buf_len: 256 << 10, n_bufs: 3, begins_short: true, ..*self }
     }
 
     /// The sizes on the device `B`.

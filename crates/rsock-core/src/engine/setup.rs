@@ -2,6 +2,7 @@
 
 use crate::engine::QpStream;
 use crate::engine::buffers::adaptive::AdaptiveBuffer;
+use crate::engine::buffers::change_over::RingSizes;
 use crate::engine::buffers::layout::{Layout, N_SLOTS};
 use crate::engine::buffers::ring::Ring;
 use crate::engine::config::{Config, Wire};
@@ -72,13 +73,14 @@ impl<B: Backend> Preparing<B> {
         };
         let (cq, qp) = pd.create_qp(ctx, cap)?;
         qp.init(Access::REMOTE_WRITE)?;
+        let RingSizes { at, buf_len, n_bufs } = layout.ring_of(&idle, layout.begins_short());
         let recv = RecvHalf::new(RecvConfig {
-            region: region.addr().wrapping_add(layout.large_ring() as u64),
+            region: region.addr().wrapping_add(at as u64),
             rkey: region.rkey(),
-            buf_len: idle.buf_len,
-            n_bufs: idle.n_bufs,
+            buf_len,
+            n_bufs,
             window: config.window,
-            first_len: idle.buf_len,
+            first_len: buf_len,
         });
         for i in 0..usize::from(N_SLOTS) {
             table.copy_in(Layout::slot(i), &EMPTY_SLOT);
@@ -138,7 +140,7 @@ impl<B: Backend> Preparing<B> {
             recv: CacheAligned(Lock::new(RecvState {
                 half: recv,
                 life: Lifecycle::Open,
-                set: WorkingSet::new(),
+                set: WorkingSet::new(self.resources.layout.begins_short()),
                 dirty: 0,
                 is_grant_due: false,
                 n_owed: 0,

@@ -81,6 +81,21 @@ fn light_streams_give_their_pages_back_and_still_work() {
 }
 
 #[test]
+fn a_reader_that_keeps_up_from_the_first_message_on_is_served_from_little_memory() {
+    watchdog(|| {
+        let (a, b) = connect_on_ring();
+        // More than all of the stream's memory.
+        for i in 0..1500 {
+            send_pattern(&a, 700, i);
+            recv_pattern(&b, 700, i);
+        }
+        let stream = b.stream.path().and_then(Path::soft).expect("on one host");
+        let n_dirty = stream.n_dirty();
+        assert!(n_dirty <= 100 << 10, "{n_dirty} bytes");
+    });
+}
+
+#[test]
 fn bytes_are_in_order_while_a_stream_changes_over_between_short_and_large_buffers() {
     watchdog(|| {
         const MESSAGE: usize = 700;

@@ -3,6 +3,7 @@
 
 use crate::engine::QpStream;
 use crate::engine::buffers::layout::Layout;
+use crate::engine::config::Config;
 use crate::engine::shared::RecvState;
 use crate::engine::working_set::{N_SHORT, SHORT_BUF, SHORT_RING, WorkingSet};
 use rsock_proto::{RingConfig, Span};
@@ -16,10 +17,31 @@ impl Layout {
         span.offset + if is_short { self.short_ring() } else { self.large_ring() }
     }
 
+    /// The short ring, or the large one, whose sizes `config` has.
+    pub(in crate::engine) fn ring_of(&self, config: &Config, is_short: bool) -> RingSizes {
+        match is_short {
+            true => RingSizes { at: self.short_ring(), buf_len: SHORT_BUF, n_bufs: N_SHORT },
+            false => {
+                RingSizes { at: self.large_ring(), buf_len: config.buf_len, n_bufs: config.n_bufs }
+            }
+        }
+    }
+
     /// Bytes that may be written to in all, where `dirty` have been.
     pub(in crate::engine) fn most_dirty(&self, set: &WorkingSet, dirty: usize) -> usize {
         if set.is_short() { SHORT_RING.max(dirty) } else { self.ring_len() }
     }
+}
+
+/// One of the two rings of a region.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct RingSizes {
+    /// Where it begins in the region.
+    pub(in crate::engine) at: usize,
+    /// Bytes of a buffer.
+    pub(in crate::engine) buf_len: u32,
+    /// Buffers.
+    pub(in crate::engine) n_bufs: u8,
 }
 
 impl<B: Backend> QpStream<B> {
@@ -41,13 +63,17 @@ impl<B: Backend> QpStream<B> {
         }
     }
 
+    /// Most bytes of receive memory that the peer has written to.
+    #[cfg(test)]
+    pub(crate) fn n_dirty(&self) -> usize {
+        self.ring.lock_recv().dirty
+    }
+
     #[cold]
     fn change_over(&self, recv: &mut RecvState) {
-        let layout = &self.resources.layout;
-        let (at, buf_len, n_bufs) = match recv.set.is_short() {
-            true => (layout.large_ring(), self.config.buf_len, self.config.n_bufs),
-            false => (layout.short_ring(), SHORT_BUF, N_SHORT),
-        };
+        let to_short = !recv.set.is_short();
+        let RingSizes { at, buf_len, n_bufs } =
+            self.resources.layout.ring_of(&self.config, to_short);
         let region = &self.resources.region;
         let (region, rkey) = (region.addr().wrapping_add(at as u64), region.rkey());
         if recv.half.replace_ring(RingConfig { region, rkey, buf_len, n_bufs }) {

@@ -19,11 +19,13 @@ pub(in crate::engine) struct Layout {
     pub(in crate::engine) words: usize,
     /// End of the table and the words.
     pub(in crate::engine) table_end: usize,
-    /// The receive rings, in their region, on cache lines of their own: the large one, which every
-    /// stream uses first, and the short one, if there is one.
+    /// The receive rings, in their region, on cache lines of their own: the large one, and behind
+    /// it the short one, if there is one.
     pub(in crate::engine) ring: usize,
     /// Bytes of the short ring.
     short: usize,
+    /// Whether a stream uses the short ring first.
+    begins_short: bool,
     /// End of the rings' region.
     pub(in crate::engine) len: usize,
 }
@@ -43,7 +45,8 @@ impl Layout {
         let ring = if is_sparse { 0 } else { table_end.next_multiple_of(128) };
         let large = config.buf_len as usize * usize::from(config.n_bufs);
         let short = if is_sparse && large >= 4 * SHORT_RING { SHORT_RING } else { 0 };
-        Self { words, table_end, ring, short, len: ring + short + large }
+        let begins_short = short != 0 && config.begins_short;
+        Self { words, table_end, ring, short, begins_short, len: ring + short + large }
     }
 
     /// Whether the rings are a region of their own.
@@ -64,6 +67,11 @@ impl Layout {
     /// Whether there is a short ring.
     pub(in crate::engine) fn has_short_ring(&self) -> bool {
         self.short != 0
+    }
+
+    /// Whether a stream uses the short ring first.
+    pub(in crate::engine) fn begins_short(&self) -> bool {
+        self.begins_short
     }
 
     /// Where the large ring begins.
