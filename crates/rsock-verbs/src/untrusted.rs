@@ -106,6 +106,9 @@ impl AsFd for UntrustedFd {
     }
 }
 
+/// Whether a socket takes descriptors (Linux, `include/uapi/asm-generic/socket.h`).
+const SO_PASSRIGHTS: i32 = 83;
+
 impl PeerSocket {
     /// Wraps a socket that this process made or accepted, and moves its number into the library's
     /// range.
@@ -127,7 +130,9 @@ impl PeerSocket {
     /// Has the kernel refuse descriptors to senders, if it can (from 6.16 on). To be called before
     /// another process knows of the socket, whose queue then needs no inspection.
     pub fn refuse_descriptors(&mut self) {
-        self.refuses_descriptors = self.pass_descriptors(false);
+        // A kernel that takes options it does not know has not understood this one.
+        let is_done = self.pass_descriptors(false) && self.passes_descriptors() == Some(false);
+        self.refuses_descriptors = is_done;
     }
 
     /// Undoes [`Self::refuse_descriptors`].
@@ -143,9 +148,30 @@ impl PeerSocket {
         self.refuses_descriptors
     }
 
+    /// Whether senders may send descriptors, where the kernel knows the question.
+    fn passes_descriptors(&self) -> Option<bool> {
+        let mut on = -1i32;
+        let mut len = libc::socklen_t::try_from(size_of::<i32>()).unwrap_or(0);
+        // SAFETY: the value has room for `len` bytes, and both outlive the call.
+        let done = unsafe {
+            raw::syscall!(
+                libc::SYS_getsockopt,
+                self.fd.as_raw_fd(),
+                libc::SOL_SOCKET,
+                SO_PASSRIGHTS,
+                &raw mut on,
+                &raw mut len,
+            )
+        };
+        match (done, on) {
+            (Ok(_), 0) => Some(false),
+            (Ok(_), 1) => Some(true),
+            _ => None,
+        }
+    }
+
     /// Whether the kernel could be told.
     fn pass_descriptors(&self, on: bool) -> bool {
-        const SO_PASSRIGHTS: i32 = 83;
         let on = i32::from(on);
         let len = size_of::<i32>();
         // SAFETY: the value is readable for its length during the call.

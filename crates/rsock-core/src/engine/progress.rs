@@ -135,7 +135,9 @@ impl<B: Backend> QpStream<B> {
         match word.decode()? {
             Msg::Data { len } => {
                 recv.half.handle_data(len)?;
-                let most = self.resources.layout.most_dirty(&recv.set, recv.dirty);
+                let is_old_free = recv.half.is_old_ring_free();
+                let layout = &self.resources.layout;
+                let most = layout.most_dirty(&recv.set, is_old_free, recv.dirty);
                 recv.dirty = (recv.dirty + len as usize).min(most);
                 return Ok(());
             }

@@ -14,8 +14,8 @@
 //!
 //! A stream cannot recall a buffer that it has announced, so it decides when one has been filled.
 
-/// Bytes of a short buffer. A reader that keeps up leaves at least so much room, which is what TCP
-/// has room for at any time: a program may count on it that a write of less never waits.
+/// Bytes of a short buffer. What is unread and the room for more are at least so much together,
+/// which TCP has room for at any time: a program may count on it that a write of less never waits.
 pub(in crate::engine) const SHORT_BUF: u32 = 48 << 10;
 /// Buffers of the short ring.
 pub(in crate::engine) const N_SHORT: u8 = 2;

@@ -27,13 +27,41 @@ fn dropping_a_lingering_socket_does_not_wait() {
     drop(peer);
 }
 
+/// Where a socket comes from.
+#[derive(Clone, Copy)]
+enum Made {
+    Here,
+    /// It refused descriptors first, as that of a finder which is sent the memory of a link.
+    HereRefusing,
+    ByPeer,
+}
+
+impl Made {
+    /// What closes such a socket.
+    fn closing(self, socket: OwnedFd) -> Box<dyn FnOnce()> {
+        match self {
+            Self::Here => Box::new(|| drop(PeerSocket::new(socket))),
+            Self::HereRefusing => {
+                let mut socket = PeerSocket::new(socket);
+                socket.refuse_descriptors();
+                socket.accept_descriptors();
+                Box::new(|| drop(socket))
+            }
+            Self::ByPeer => {
+                Box::new(|| drop(UntrustedFd::from(socket).into_socket().expect("such a socket")))
+            }
+        }
+    }
+}
+
 #[test]
 fn closing_a_socket_does_not_wait_for_what_lies_in_its_queue() {
     let _dog = Watchdog::new("a lingering socket in a queue");
     // The sender lives on, or has ended; the message has bytes, or none.
     for (ends, bytes) in [(false, &b"x"[..]), (true, b"x"), (true, b""), (false, b"")] {
-        for is_ours in [true, false] {
+        for of in [Made::Here, Made::HereRefusing, Made::ByPeer] {
             let (ours, theirs) = pair(SocketType::SEQPACKET);
+            let close = of.closing(ours);
             let (socket, peer) = lingering();
             send(&theirs, bytes, &[socket.as_fd()]).expect("sent");
             drop(socket);
@@ -43,11 +71,7 @@ fn closing_a_socket_does_not_wait_for_what_lies_in_its_queue() {
             } else {
                 Some(theirs)
             };
-            if is_ours {
-                drop(PeerSocket::new(ours));
-            } else {
-                drop(UntrustedFd::from(ours).into_socket().expect("such a socket"));
-            }
+            close();
             drop((end, peer));
         }
     }

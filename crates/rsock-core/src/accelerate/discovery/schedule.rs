@@ -11,7 +11,7 @@ use crate::interrupt::{self, Section, Watch};
 use crate::sys;
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::io;
-use std::sync::PoisonError;
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Calls after which a connection begins to search for its peer: a short connection never pays for
@@ -72,18 +72,15 @@ impl AcceleratedStream {
         let since = *sys::get_or_make(&self.search_began, sys::now);
         let give_up = if search.is_remote() { REMOTE_SEARCH_LIMIT } else { SEARCH_LIMIT.1 };
         if calls >= SEARCH_LIMIT.0 && search.is_unanswered() && since.elapsed() >= give_up {
-            *search = Search::Over;
-            drop(search);
-            self.give_up(FallbackReason::NoPeer);
+            self.end_search(search, FallbackReason::NoPeer);
             return;
         }
         if search.is_idle() && calls >= EAGER_LOOKS && !calls.is_power_of_two() {
             return;
         }
-        if search.is_idle() && sys::is_table_half_full(fd) {
-            drop(search);
+        if search.is_opening() && sys::is_table_half_full(fd) {
             self.open_metrics(fd);
-            self.give_up(FallbackReason::Resources);
+            self.end_search(search, FallbackReason::Resources);
             return;
         }
         let tuple = sys::get_or_make(&self.tuple, || {
@@ -91,13 +88,13 @@ impl AcceleratedStream {
         });
         self.open_metrics(fd);
         let Some(tuple) = tuple else {
-            drop(search);
-            self.give_up(FallbackReason::Remote);
+            self.end_search(search, FallbackReason::Remote);
             return;
         };
         let config = Config { iomap_slots: self.iomap_slots, ..Config::default() };
         let candidate = Candidate { socket: fd, tuple, config: &config, side: self.side };
         match search.step(candidate) {
+            Step::Pending if calls >= EAGER_LOOKS - 1 => search.forget_socket(),
             Step::Pending => {}
             Step::Found(stream) => {
                 if stream.has_extensions() && self.path.set(stream).is_ok() {
@@ -111,6 +108,13 @@ impl AcceleratedStream {
                 self.give_up(reason);
             }
         }
+    }
+
+    /// Ends the search, without a path.
+    fn end_search(&self, mut search: MutexGuard<'_, Search>, reason: FallbackReason) {
+        *search = Search::Over;
+        drop(search);
+        self.give_up(reason);
     }
 
     /// Stays on TCP. Neither direction has moved yet, so both are plain at once.

@@ -27,9 +27,15 @@ impl Layout {
         }
     }
 
-    /// Bytes that may be written to in all, where `dirty` have been.
-    pub(in crate::engine) fn most_dirty(&self, set: &WorkingSet, dirty: usize) -> usize {
-        if set.is_short() { SHORT_RING.max(dirty) } else { self.ring_len() }
+    /// Bytes that may be written to in all, where `dirty` have been. Room in the old ring is filled
+    /// first, unless it `is_old_free`.
+    pub(in crate::engine) fn most_dirty(
+        &self,
+        set: &WorkingSet,
+        is_old_free: bool,
+        dirty: usize,
+    ) -> usize {
+        if set.is_short() && is_old_free { SHORT_RING.max(dirty) } else { self.ring_len() }
     }
 }
 

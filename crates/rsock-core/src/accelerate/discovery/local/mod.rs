@@ -43,7 +43,8 @@ pub(in crate::accelerate) enum Search {
     Idle {
         /// The link that the last request named, which the peer did not know, or did not answer.
         refused: Option<LinkId>,
-        /// The finder's socket, where it has looked for the meeting point and not found it.
+        /// The finder's socket, where it has looked for the meeting point and not found it, and
+        /// will look again soon.
         unconnected: Option<PeerSocket>,
     },
     /// The publisher: the meeting point is there, no finder has connected yet.
@@ -113,6 +114,19 @@ impl Search {
         match self {
             Self::Remote(search) => search.fd().is_none(),
             other => matches!(other, Self::Idle { .. }),
+        }
+    }
+
+    /// Whether the next step may open descriptors.
+    pub(in crate::accelerate) fn is_opening(&self) -> bool {
+        self.is_idle() || matches!(self, Self::Connected { .. })
+    }
+
+    /// Closes the socket of a finder that will not look again soon: many streams may search in
+    /// vain.
+    pub(in crate::accelerate) fn forget_socket(&mut self) {
+        if let Self::Idle { unconnected, .. } = self {
+            *unconnected = None;
         }
     }
 
@@ -281,11 +295,18 @@ fn use_link(
     peer.socket.accept_descriptors();
     let (hello, fds) = offer.hello();
     let message = Message { hello, ..Message::new(Kind::Hello) };
-    Ok(Next::Stay(match message.send(peer.socket.as_fd(), &fds) {
-        Ok(()) => Search::Offered { peer, offer: Box::new(offer), pending },
-        // The publisher has gone: look again later.
-        Err(_) => Search::look_again(refused),
-    }))
+    match message.send(peer.socket.as_fd(), &fds) {
+        Ok(()) => Ok(Next::Stay(Search::Offered { peer, offer: Box::new(offer), pending })),
+        Err(e) => after_failed_send(e),
+    }
+}
+
+/// What follows where the finder cannot send: it looks again later if the publisher has gone.
+fn after_failed_send(e: Errno) -> Result<Next, FallbackReason> {
+    match e {
+        Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => Ok(Next::Stay(Search::look_again(None))),
+        _ => Err(FallbackReason::NoPeer),
+    }
 }
 
 /// The finder's next step, where the processes had no link: takes the peer's answer to the offer.
@@ -318,11 +339,13 @@ fn send_request(
     let preparing = Preparing::new(&ctx, link, &candidate.config.on_one_host())
         .map_err(|_| FallbackReason::Resources)?;
     let message = Message::about(Kind::Request, candidate, link, &preparing)?;
-    Ok(Next::Stay(match message.send(peer.socket.as_fd(), &[]) {
-        Ok(()) => Search::Requested { peer, link: link.id(), preparing: Box::new(preparing) },
-        // The publisher has gone: look again later.
-        Err(_) => Search::look_again(None),
-    }))
+    match message.send(peer.socket.as_fd(), &[]) {
+        Ok(()) => {
+            let (link, preparing) = (link.id(), Box::new(preparing));
+            Ok(Next::Stay(Search::Requested { peer, link, preparing }))
+        }
+        Err(e) => after_failed_send(e),
+    }
 }
 
 /// The publisher's steps: answers an offer of a link, then a request.
