@@ -13,6 +13,7 @@ mod ended;
 pub mod hosts;
 mod listening;
 pub mod lockstep;
+mod piped;
 pub mod report;
 mod running;
 pub mod tools;
@@ -27,6 +28,7 @@ pub use listening::{
     await_listening, await_rdma_listener, await_tcp_listener, await_udp_socket, free_port,
     has_tcp_listener,
 };
+pub use piped::Piped;
 pub use running::Running;
 pub use transports::{fallback_reasons, has_left_tcp, has_used_ring, n_that_used_ring};
 pub use watchdog::Watchdog;

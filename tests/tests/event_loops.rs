@@ -4,9 +4,8 @@
 mod c_program;
 
 use c_program::compiled;
-use rsock_tests::{Running, Watchdog, has_left_tcp, has_used_ring, preload_library};
-use std::io::{BufRead, BufReader, Read};
-use std::process::{ChildStdout, Command, Stdio};
+use rsock_tests::{Piped, Watchdog, has_left_tcp, has_used_ring, preload_library};
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -16,41 +15,15 @@ const MIXED: [(bool, bool); 4] = [(true, true), (true, false), (false, true), (f
 /// Round trips that the client makes at least.
 const ROUNDS: &str = "2000";
 
-/// One end, and its output.
-struct End {
-    process: Running,
-    out: BufReader<ChildStdout>,
-}
-
-impl End {
-    fn start(name: &str, args: &[&str], with_library: bool) -> Self {
-        let mut command = Command::new(compiled(name));
-        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
-        // Of no effect before version 1.45.
-        command.env_remove("LD_PRELOAD").env("UV_USE_IO_URING", "1");
-        if with_library {
-            command.env("LD_PRELOAD", preload_library());
-        }
-        let mut process = Running::spawn(&mut command).expect("an end starts");
-        let out = BufReader::new(process.stdout.take().expect("piped"));
-        Self { process, out }
+/// One end.
+fn start(name: &str, args: &[&str], with_library: bool) -> Piped {
+    let mut command = Command::new(compiled(name));
+    // Of no effect before version 1.45.
+    command.args(args).env_remove("LD_PRELOAD").env("UV_USE_IO_URING", "1");
+    if with_library {
+        command.env("LD_PRELOAD", preload_library());
     }
-
-    /// The next line that it prints.
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.out.read_line(&mut line).expect("its output");
-        line.trim_end().to_owned()
-    }
-
-    /// Has it end, which must be with success; the rest of what it prints.
-    fn finish(mut self) -> String {
-        drop(self.process.stdin.take());
-        let mut rest = String::new();
-        self.out.read_to_string(&mut rest).expect("its output");
-        assert!(self.process.wait().expect("its end").success(), "{rest}");
-        rest
-    }
+    Piped::start(&mut command)
 }
 
 /// A server, and a client that has made its round trips and goes on with more.
@@ -58,20 +31,20 @@ fn ends(
     (server_name, server_args): (&str, &[&str]),
     (client_name, client_args): (&str, &[&str]),
     (server, client): (bool, bool),
-) -> [End; 2] {
+) -> [Piped; 2] {
     let server_args = &[&["server"], server_args].concat();
-    let mut server = End::start(server_name, server_args, server);
+    let mut server = start(server_name, server_args, server);
     let line = server.line();
     let port = line.strip_prefix("port ").expect("the port");
     let client_args = &[&["client"], client_args, &[port]].concat();
-    let mut client = End::start(client_name, client_args, client);
+    let mut client = start(client_name, client_args, client);
     assert_eq!(client.line(), "asked", "{server_args:?} {client_args:?}");
     [server, client]
 }
 
 /// Until a connection of both ends has moved more bytes over the ring than over TCP.
-fn await_move(ends: &[End; 2]) {
-    while !ends.iter().all(|end| has_left_tcp(end.process.id())) {
+fn await_move(ends: &[Piped; 2]) {
+    while !ends.iter().all(|end| has_left_tcp(end.id())) {
         thread::park_timeout(Duration::from_millis(2));
     }
 }
@@ -90,7 +63,7 @@ fn echo(server: (&str, &str), client: (&str, &str)) {
         }
         if !is_late && has_io_uring {
             for end in &ends {
-                assert!(!has_used_ring(end.process.id()), "{server:?} {client:?} {mixed:?}");
+                assert!(!has_used_ring(end.id()), "{server:?} {client:?} {mixed:?}");
             }
         }
         let [server_end, client_end] = ends;

@@ -131,8 +131,7 @@ impl PeerSocket {
     /// another process knows of the socket, whose queue then needs no inspection.
     pub fn refuse_descriptors(&mut self) {
         // A kernel that takes options it does not know has not understood this one.
-        let is_done = self.pass_descriptors(false) && self.passes_descriptors() == Some(false);
-        self.refuses_descriptors = is_done;
+        self.refuses_descriptors = self.pass_descriptors(false) && self.is_refusing();
     }
 
     /// Undoes [`Self::refuse_descriptors`].
@@ -148,8 +147,8 @@ impl PeerSocket {
         self.refuses_descriptors
     }
 
-    /// Whether senders may send descriptors, where the kernel knows the question.
-    fn passes_descriptors(&self) -> Option<bool> {
+    /// Whether the kernel says that it refuses descriptors to senders.
+    fn is_refusing(&self) -> bool {
         let mut on = -1i32;
         let mut len = libc::socklen_t::try_from(size_of::<i32>()).unwrap_or(0);
         // SAFETY: the value has room for `len` bytes, and both outlive the call.
@@ -163,11 +162,7 @@ impl PeerSocket {
                 &raw mut len,
             )
         };
-        match (done, on) {
-            (Ok(_), 0) => Some(false),
-            (Ok(_), 1) => Some(true),
-            _ => None,
-        }
+        done.is_ok() && on == 0
     }
 
     /// Whether the kernel could be told.

@@ -29,7 +29,7 @@ impl AcceleratedStream {
     pub(super) fn open_metrics(&self, fd: BorrowedFd<'_>) {
         sys::get_or_make(&self.stat, || {
             let none = std::net::SocketAddr::from(([0, 0, 0, 0], 0));
-            let known = self.tuple.get().and_then(Option::as_ref).copied();
+            let known = self.tuple.get().copied().flatten();
             let tuple = known.or_else(|| FourTuple::of(fd).ok().flatten());
             let [local, peer] = tuple.map_or([none; 2], |t| [t.local, t.peer]);
             let inode = *sys::get_or_make(&self.inode, || inode_of(fd));

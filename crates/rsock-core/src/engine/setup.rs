@@ -2,7 +2,6 @@
 
 use crate::engine::QpStream;
 use crate::engine::buffers::adaptive::AdaptiveBuffer;
-use crate::engine::buffers::change_over::RingSizes;
 use crate::engine::buffers::layout::{Layout, N_SLOTS};
 use crate::engine::buffers::ring::Ring;
 use crate::engine::config::{Config, Wire};
@@ -73,14 +72,14 @@ impl<B: Backend> Preparing<B> {
         };
         let (cq, qp) = pd.create_qp(ctx, cap)?;
         qp.init(Access::REMOTE_WRITE)?;
-        let RingSizes { at, buf_len, n_bufs } = layout.ring_of(&idle, layout.begins_short());
+        let ring = layout.ring_in::<B>(&region, &idle, layout.begins_short());
         let recv = RecvHalf::new(RecvConfig {
-            region: region.addr().wrapping_add(at as u64),
-            rkey: region.rkey(),
-            buf_len,
-            n_bufs,
+            region: ring.region,
+            rkey: ring.rkey,
+            buf_len: ring.buf_len,
+            n_bufs: ring.n_bufs,
             window: config.window,
-            first_len: buf_len,
+            first_len: ring.buf_len,
         });
         for i in 0..usize::from(N_SLOTS) {
             table.copy_in(Layout::slot(i), &EMPTY_SLOT);

@@ -78,15 +78,14 @@ impl AcceleratedStream {
         if search.is_idle() && calls >= EAGER_LOOKS && !calls.is_power_of_two() {
             return;
         }
-        if search.is_opening() && sys::is_table_half_full(fd) {
-            self.open_metrics(fd);
-            self.end_search(search, FallbackReason::Resources);
-            return;
-        }
         let tuple = sys::get_or_make(&self.tuple, || {
             FourTuple::of(fd).ok().flatten().filter(|t| t.role().is_some())
         });
         self.open_metrics(fd);
+        if search.is_opening() && sys::is_table_half_full(fd) {
+            self.end_search(search, FallbackReason::Resources);
+            return;
+        }
         let Some(tuple) = tuple else {
             self.end_search(search, FallbackReason::Remote);
             return;

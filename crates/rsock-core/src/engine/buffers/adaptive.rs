@@ -12,9 +12,10 @@
 //! read.
 
 use crate::engine::QpStream;
+use crate::engine::buffers::layout::ring_of;
 use crate::engine::config::Config;
 use crate::engine::working_set::WorkingSet;
-use rsock_proto::{RecvHalf, RingConfig, Span};
+use rsock_proto::{RecvHalf, Span};
 use rsock_verbs::{Access, Backend, MemoryRegion, ProtectionDomain};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -162,17 +163,8 @@ impl<B: Backend> QpStream<B> {
             state.is_busy = half.replace_ring(ring);
         } else {
             let rest = self.config.when_idle::<B>();
-            let ring = ring_of::<B>(&self.resources.region, self.resources.layout.ring, &rest);
+            let ring = self.resources.layout.ring_in::<B>(&self.resources.region, &rest, false);
             state.is_busy = !half.replace_ring(ring);
         }
-    }
-}
-
-fn ring_of<B: Backend>(region: &B::Mr, offset: usize, config: &Config) -> RingConfig {
-    RingConfig {
-        region: region.addr().wrapping_add(offset as u64),
-        rkey: region.rkey(),
-        buf_len: config.buf_len,
-        n_bufs: config.n_bufs,
     }
 }

@@ -2,7 +2,7 @@
 //! [`WorkingSet`] calls for it.
 
 use crate::engine::QpStream;
-use crate::engine::buffers::layout::Layout;
+use crate::engine::buffers::layout::{Layout, ring_of};
 use crate::engine::config::Config;
 use crate::engine::shared::RecvState;
 use crate::engine::working_set::{N_SHORT, SHORT_BUF, SHORT_RING, WorkingSet};
@@ -17,13 +17,17 @@ impl Layout {
         span.offset + if is_short { self.short_ring() } else { self.large_ring() }
     }
 
-    /// The short ring, or the large one, whose sizes `config` has.
-    pub(in crate::engine) fn ring_of(&self, config: &Config, is_short: bool) -> RingSizes {
+    /// The short ring in `region`, or the large one, whose sizes `config` has.
+    pub(in crate::engine) fn ring_in<B: Backend>(
+        &self,
+        region: &B::Mr,
+        config: &Config,
+        is_short: bool,
+    ) -> RingConfig {
+        let short = Config { buf_len: SHORT_BUF, n_bufs: N_SHORT, ..*config };
         match is_short {
-            true => RingSizes { at: self.short_ring(), buf_len: SHORT_BUF, n_bufs: N_SHORT },
-            false => {
-                RingSizes { at: self.large_ring(), buf_len: config.buf_len, n_bufs: config.n_bufs }
-            }
+            true => ring_of::<B>(region, self.short_ring(), &short),
+            false => ring_of::<B>(region, self.large_ring(), config),
         }
     }
 
@@ -37,17 +41,6 @@ impl Layout {
     ) -> usize {
         if set.is_short() && is_old_free { SHORT_RING.max(dirty) } else { self.ring_len() }
     }
-}
-
-/// One of the two rings of a region.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::engine) struct RingSizes {
-    /// Where it begins in the region.
-    pub(in crate::engine) at: usize,
-    /// Bytes of a buffer.
-    pub(in crate::engine) buf_len: u32,
-    /// Buffers.
-    pub(in crate::engine) n_bufs: u8,
 }
 
 impl<B: Backend> QpStream<B> {
@@ -77,12 +70,9 @@ impl<B: Backend> QpStream<B> {
 
     #[cold]
     fn change_over(&self, recv: &mut RecvState) {
-        let to_short = !recv.set.is_short();
-        let RingSizes { at, buf_len, n_bufs } =
-            self.resources.layout.ring_of(&self.config, to_short);
-        let region = &self.resources.region;
-        let (region, rkey) = (region.addr().wrapping_add(at as u64), region.rkey());
-        if recv.half.replace_ring(RingConfig { region, rkey, buf_len, n_bufs }) {
+        let (layout, to_short) = (&self.resources.layout, !recv.set.is_short());
+        let ring = layout.ring_in::<B>(&self.resources.region, &self.config, to_short);
+        if recv.half.replace_ring(ring) {
             recv.set.change_over();
         }
     }

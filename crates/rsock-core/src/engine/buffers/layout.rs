@@ -7,7 +7,8 @@
 
 use crate::engine::config::{Config, Wire};
 use crate::engine::working_set::SHORT_RING;
-use rsock_proto::{IOMAP_ENTRY, iomap_table_offset, slot_offset};
+use rsock_proto::{IOMAP_ENTRY, RingConfig, iomap_table_offset, slot_offset};
+use rsock_verbs::{Backend, MemoryRegion};
 
 /// Entries of the local target table: the peer writes them in turn as it announces its buffers.
 pub(in crate::engine) const N_SLOTS: u8 = 2;
@@ -92,5 +93,19 @@ impl Layout {
     /// Offset of slot `i` of the target table.
     pub(in crate::engine) fn slot(i: usize) -> usize {
         slot_offset(i)
+    }
+}
+
+/// The ring at `offset` of `region`, with the buffers that `config` has.
+pub(in crate::engine) fn ring_of<B: Backend>(
+    region: &B::Mr,
+    offset: usize,
+    config: &Config,
+) -> RingConfig {
+    RingConfig {
+        region: region.addr().wrapping_add(offset as u64),
+        rkey: region.rkey(),
+        buf_len: config.buf_len,
+        n_bufs: config.n_bufs,
     }
 }

@@ -1,0 +1,53 @@
+//! A program that a test talks to by its standard input and output.
+
+use crate::Running;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{ChildStdout, Command, Stdio};
+
+/// A started program that goes on until its standard input ends.
+#[derive(Debug)]
+pub struct Piped {
+    process: Running,
+    out: BufReader<ChildStdout>,
+}
+
+impl Piped {
+    /// Starts `command`.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn start(command: &mut Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = Running::spawn(command).expect("a program starts");
+        let out = BufReader::new(process.stdout.take().expect("piped"));
+        Self { process, out }
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// The next line that it prints, or nothing at its end.
+    ///
+    /// # Panics
+    /// If what it prints is no text.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.out.read_line(&mut line).expect("its output");
+        line.trim_end().to_owned()
+    }
+
+    /// Has it end, which must be with success; the rest of what it prints.
+    ///
+    /// # Panics
+    /// If it fails.
+    pub fn finish(mut self) -> String {
+        drop(self.process.stdin.take());
+        let mut rest = String::new();
+        self.out.read_to_string(&mut rest).expect("its output");
+        assert!(self.process.wait().expect("its end").success(), "{rest}");
+        rest
+    }
+}
