@@ -21,7 +21,7 @@ pub(crate) fn before_sandbox() -> Result<(), c_int> {
     log::line(format_args!("system call filter: the process stays on TCP"));
     begin(FallbackReason::Sandbox)?;
     log::end();
-    untrusted::stop_inspecting();
+    untrusted::note_restricted();
     fdtable::forget();
     Ok(())
 }

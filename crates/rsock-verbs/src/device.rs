@@ -16,7 +16,7 @@ use crate::wc::Completion;
 use crate::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
 use std::fmt::Debug;
 use std::io::IoSlice;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -232,6 +232,10 @@ pub trait Bell: AsFd + Debug + Send {
     fn ring(&self);
     /// Empties it. Call with every queue disarmed or about to be polled.
     fn drain(&self);
+    /// A second descriptor that becomes readable in its stead. A thread that sleeps watches both.
+    fn pipe(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 }
 
 /// A reliable-connected queue pair.

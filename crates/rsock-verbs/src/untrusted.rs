@@ -201,7 +201,7 @@ impl PeerSocket {
 
 impl Drop for PeerSocket {
     fn drop(&mut self) {
-        if self.refuses_descriptors || IS_RESTRICTED.load(Ordering::Relaxed) {
+        if self.refuses_descriptors || is_restricted() {
             // SAFETY: `self` is being dropped, so the field is not used again.
             return own_fd::close(unsafe { ManuallyDrop::take(&mut self.fd) });
         }
@@ -219,10 +219,15 @@ impl Drop for PeerSocket {
 /// Whether the program may have restricted its own system calls.
 static IS_RESTRICTED: AtomicBool = AtomicBool::new(false);
 
-/// The program is about to restrict its own system calls: from now on descriptors are closed
-/// without an inspection, because a forbidden call may end the program.
-pub fn stop_inspecting() {
+/// The program is about to restrict its own system calls, and a forbidden one may end it: from now
+/// on descriptors are closed without an inspection, and doorbells are rung without pipes.
+pub fn note_restricted() {
     IS_RESTRICTED.store(true, Ordering::Relaxed);
+}
+
+/// Whether [`note_restricted`] was called.
+pub(crate) fn is_restricted() -> bool {
+    IS_RESTRICTED.load(Ordering::Relaxed)
 }
 
 impl AsFd for PeerSocket {

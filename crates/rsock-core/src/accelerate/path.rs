@@ -414,8 +414,8 @@ impl Arming<'_> {
 }
 
 impl Bells<'_> {
-    /// Doorbells at most: the number of [`Self::entries`].
-    pub(super) const MOST: usize = 2;
+    /// Descriptors of doorbells at most: the number of [`Self::entries`].
+    pub(super) const MOST: usize = 3;
 
     /// Runs `f` with the doorbells that waiting for `paths` takes, and with one of the soft device
     /// if `needs_soft`.
@@ -477,22 +477,23 @@ impl<'a> Bells<'a> {
 
     /// The entries for `ppoll`.
     pub(super) fn entries(self) -> [libc::pollfd; Bells::MOST] {
-        let soft = self.soft.map(|bell| bell.as_fd().as_raw_fd());
-        let rdma = self.rdma.map(|bell| bell.as_fd().as_raw_fd());
-        let entry = |fd: Option<RawFd>| libc::pollfd {
-            fd: fd.unwrap_or(-1),
+        let soft = self.soft.map(AsFd::as_fd);
+        let pipe = self.soft.and_then(Bell::pipe);
+        let rdma = self.rdma.map(AsFd::as_fd);
+        [soft, pipe, rdma].map(|fd| libc::pollfd {
+            fd: fd.map_or(-1, |fd| fd.as_raw_fd()),
             events: libc::POLLIN,
             revents: 0,
-        };
-        [entry(soft), entry(rdma)]
+        })
     }
 
     /// Empties the doorbells that rang, by what polling [`Self::entries`] found.
     pub(super) fn drain(self, polled: &[libc::pollfd]) {
-        if let (Some(bell), true) = (self.soft, polled[0].revents != 0) {
+        let has_rung = |i: usize| polled[i].revents != 0;
+        if let (Some(bell), true) = (self.soft, has_rung(0) || has_rung(1)) {
             bell.drain();
         }
-        if let (Some(bell), true) = (self.rdma, polled[1].revents != 0) {
+        if let (Some(bell), true) = (self.rdma, has_rung(2)) {
             bell.drain();
         }
     }

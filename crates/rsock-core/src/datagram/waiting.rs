@@ -134,7 +134,8 @@ pub(crate) fn armed(
             if sockets.iter().any(|socket| socket.is_ready_past_udp()) {
                 return Ok(());
             }
-            let bells: Vec<_> = [local, remote].iter().filter_map(|bell| bell.entry).collect();
+            let bells: Vec<_> =
+                [local, remote].iter().flat_map(|bell| bell.entries).flatten().collect();
             let is_short = local.is_short || remote.is_short;
             f(&bells, is_short.then_some(WITHOUT_BELL))
         })
@@ -144,10 +145,14 @@ pub(crate) fn armed(
 /// An armed bell.
 #[derive(Clone, Copy, Default)]
 struct ArmedBell {
-    /// The descriptor to poll.
-    entry: Option<libc::pollfd>,
+    /// The descriptors to poll.
+    entries: [Option<libc::pollfd>; 2],
     /// Not armed everywhere: for lack of room, or because a datagram has come.
     is_short: bool,
+}
+
+fn entries_of(bell: &impl Bell) -> [Option<libc::pollfd>; 2] {
+    [Some(bell.as_fd()), bell.pipe()].map(|fd| fd.map(|fd| raw(fd, libc::POLLIN)))
 }
 
 fn with_local_bell(
@@ -159,7 +164,7 @@ fn with_local_bell(
     Soft::with_bell(&local.ctx, |bell| {
         let armed: Vec<_> = sockets.iter().map(|socket| socket.arm(bell)).collect();
         let is_short = armed.contains(&Some(false));
-        let result = f(ArmedBell { entry: Some(raw(bell.as_fd(), libc::POLLIN)), is_short });
+        let result = f(ArmedBell { entries: entries_of(bell), is_short });
         sockets.iter().for_each(|socket| socket.disarm(bell));
         bell.drain();
         result
@@ -175,7 +180,7 @@ fn with_remote_bell(
     Rdma::with_bell(queue.context(), |bell| {
         let n_armed = queues.iter().filter(|queue| queue.ud().arm(bell)).count();
         let is_short = n_armed < queues.len();
-        let result = f(ArmedBell { entry: Some(raw(bell.as_fd(), libc::POLLIN)), is_short });
+        let result = f(ArmedBell { entries: entries_of(bell), is_short });
         queues.iter().for_each(|queue| queue.ud().disarm(bell));
         bell.drain();
         result

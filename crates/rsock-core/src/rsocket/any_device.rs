@@ -412,10 +412,11 @@ impl<'a> ThreadBells<'a> {
 
     /// What to poll.
     pub(super) fn poll_entries(self) -> impl Iterator<Item = libc::pollfd> {
-        let soft = self.soft.map(|bell| bell.as_fd().as_raw_fd());
-        let rdma = self.rdma.map(|bell| bell.as_fd().as_raw_fd());
-        let fds = [soft, rdma].into_iter().flatten();
-        fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
+        let soft = self.soft.map(AsFd::as_fd);
+        let pipe = self.soft.and_then(Bell::pipe);
+        let rdma = self.rdma.map(AsFd::as_fd);
+        let fds = [soft, pipe, rdma].into_iter().flatten();
+        fds.map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 })
     }
 
     /// Drains the bells that rang.

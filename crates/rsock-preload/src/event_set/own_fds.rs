@@ -2,8 +2,8 @@
 
 use super::kernel;
 use libc::epoll_event;
-use rsock_verbs::HighFd;
 use rsock_verbs::soft::SoftReadySet;
+use rsock_verbs::{Bell as _, HighFd};
 use rustix::event::epoll;
 use rustix::fd::{AsFd, AsRawFd, RawFd};
 use std::io;
@@ -25,7 +25,8 @@ pub(super) const OF_SOCKET: u32 =
         .cast_unsigned();
 
 /// The data of this library's own events in sets of the program, the same in all of them: the
-/// doorbell's is this number, the socket watch's the next one. Random, so that no program has it.
+/// doorbell's is this number, the next ones are the socket watch's and the doorbell pipe's. Random,
+/// so that no program has it.
 static OWN_DATA: AtomicU64 = AtomicU64::new(0);
 
 fn own_data() -> u64 {
@@ -36,7 +37,7 @@ fn own_data() -> u64 {
     let mut random = [0; 8];
     // Without randomness the number is still one that no pointer and no small number has.
     let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::NONBLOCK);
-    let fresh = u64::from_ne_bytes(random) & !1 | 1 << 63;
+    let fresh = u64::from_ne_bytes(random) & !3 | 1 << 63;
     match OWN_DATA.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) => fresh,
         Err(other) => other,
@@ -76,6 +77,7 @@ impl Tells {
 pub(super) enum OwnEvent {
     Doorbell,
     Sockets,
+    Pipe,
 }
 
 impl OwnEvent {
@@ -84,16 +86,20 @@ impl OwnEvent {
         match self {
             Self::Doorbell => own_data(),
             Self::Sockets => own_data() | 1,
+            Self::Pipe => own_data() | 2,
         }
     }
 
     /// Which event of this library's own an event of the kernel is, if it is one.
     pub(super) fn of(event: &epoll_event) -> Option<Self> {
         let (data, own) = (event.u64, OWN_DATA.load(Ordering::Relaxed));
-        match data {
-            0 => None,
-            _ if data == own => Some(Self::Doorbell),
-            _ if data == own | 1 && own != 0 => Some(Self::Sockets),
+        if own == 0 || data & !3 != own {
+            return None;
+        }
+        match data & 3 {
+            0 => Some(Self::Doorbell),
+            1 => Some(Self::Sockets),
+            2 => Some(Self::Pipe),
             _ => None,
         }
     }
@@ -116,10 +122,22 @@ impl OwnFds {
         added.map(|()| Self { ready, sockets })
     }
 
+    /// Takes the rings of the doorbell. If it gets a pipe, `set` watches that too.
+    pub(super) fn take_rings(&self, set: RawFd) {
+        let _ = self.ready.drain();
+        self.ready.bell().add_pipe_if_busy(|pipe| {
+            let data = OwnEvent::Pipe.data();
+            kernel::add(set, pipe.as_raw_fd(), IN | EDGE, data).is_ok()
+        });
+    }
+
     /// Takes the descriptors out of `set`.
     pub(super) fn leave(&self, set: RawFd) {
         let _ = kernel::remove(set, self.ready.as_fd().as_raw_fd());
         let _ = kernel::remove(set, self.sockets.as_fd().as_raw_fd());
+        if let Some(pipe) = self.ready.bell().pipe() {
+            let _ = kernel::remove(set, pipe.as_raw_fd());
+        }
     }
 
     /// Watches the socket of a member. It is watched already where a member that the program knows

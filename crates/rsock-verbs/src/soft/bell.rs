@@ -3,12 +3,17 @@
 //! A bell is a datagram socket with a random abstract name. Ringing sends one byte without
 //! blocking: a bell whose queue is full has rung already, and ringing a bell that is gone does
 //! nothing. A peer that learns a name can wake the bell's owner for nothing, and no more.
+//!
+//! A bell that rings often gets a [pipe](super::doorbell_pipe) beside its socket, where its owner
+//! watches both.
 
+use super::doorbell_pipe::DoorbellPipe;
 use super::hello::random;
 use crate::device;
 use crate::error::Error;
 use crate::high_fd::{HighFd, verb};
 use crate::raw;
+use crate::sync::waiter::BellName;
 use crate::untrusted::{self, PeerSocket};
 use rustix::io::Errno;
 use rustix::net::{
@@ -16,7 +21,8 @@ use rustix::net::{
 };
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 /// Rings that one system call takes.
 const AT_ONCE: usize = 4;
@@ -26,7 +32,14 @@ const AT_ONCE: usize = 4;
 pub struct SoftBell {
     id: u64,
     socket: PeerSocket,
+    pipe: OnceLock<DoorbellPipe>,
+    /// How often rings were found, up to [`BEFORE_PIPE`].
+    n_found: AtomicU32,
 }
+
+/// Times that rings are found before a bell gets a pipe. A program that waits a few times and ends
+/// has none.
+const BEFORE_PIPE: u32 = 16;
 
 /// The socket that all rings of this process family go through.
 static RINGER: AtomicPtr<HighFd> = AtomicPtr::new(ptr::null_mut());
@@ -111,7 +124,10 @@ impl SoftBell {
             let [a, b, c, d, e, f, g, h, ..] = random()?;
             let id = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
             match bind(&socket, &address(id)?) {
-                Ok(()) if id != 0 => return Ok(Self { id, socket }),
+                Ok(()) if id != 0 => {
+                    let (pipe, n_found) = Default::default();
+                    return Ok(Self { id, socket, pipe, n_found });
+                }
                 Ok(()) | Err(Errno::ADDRINUSE) => {}
                 Err(e) => return Err(verb("bind")(e)),
             }
@@ -122,7 +138,34 @@ impl SoftBell {
         self.id
     }
 
-    /// Takes the pending rings; returns whether there were any.
+    /// How peers ring it.
+    pub(crate) fn name(&self) -> BellName {
+        let pipe = self.pipe.get().map_or(0, |pipe| pipe.name().to_word());
+        BellName { id: self.id, pipe }
+    }
+
+    /// Gives the bell a pipe if it has rung often. From then on rings come by either, so its owner
+    /// watches both; `watch` begins that, and says whether it could. To be called by one thread at
+    /// a time.
+    pub fn add_pipe_if_busy(&self, watch: impl FnOnce(BorrowedFd<'_>) -> bool) {
+        if self.n_found.load(Ordering::Relaxed) != BEFORE_PIPE {
+            return;
+        }
+        self.n_found.store(BEFORE_PIPE + 1, Ordering::Relaxed);
+        if let Some(pipe) = DoorbellPipe::new()
+            && watch(pipe.as_fd())
+        {
+            let _ = self.pipe.set(pipe);
+        }
+    }
+
+    /// Takes all pending rings, of the pipe too; returns whether there were any.
+    pub(super) fn take_all(&self) -> bool {
+        let by_pipe = self.pipe.get().is_some_and(DoorbellPipe::empty);
+        self.take() || by_pipe
+    }
+
+    /// Takes the pending rings of the socket; returns whether there were any.
     pub(super) fn take(&self) -> bool {
         let mut any = false;
         // Bounded: a hostile sender must not keep this thread here.
@@ -139,6 +182,10 @@ impl SoftBell {
             if !may_be_more {
                 break;
             }
+        }
+        let n_found = self.n_found.load(Ordering::Relaxed);
+        if any && n_found < BEFORE_PIPE {
+            self.n_found.store(n_found + 1, Ordering::Relaxed);
         }
         any
     }
@@ -180,7 +227,14 @@ impl device::Bell for SoftBell {
     }
 
     fn drain(&self) {
-        self.take();
+        // What is left in the socket ends the next sleep.
+        if !self.pipe.get().is_some_and(DoorbellPipe::empty) {
+            self.take();
+        }
+    }
+
+    fn pipe(&self) -> Option<BorrowedFd<'_>> {
+        self.pipe.get().map(AsFd::as_fd)
     }
 }
 

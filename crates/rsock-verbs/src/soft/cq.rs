@@ -98,7 +98,7 @@ impl CompletionQueue<Soft> for SoftCq {
     }
 
     fn arm(&self, bell: &SoftBell) -> bool {
-        self.waiters.arm_bell_unless(bell.id(), || self.is_ready())
+        self.waiters.arm_bell_unless(bell.name(), || self.is_ready())
     }
 
     fn disarm(&self, bell: &SoftBell) {

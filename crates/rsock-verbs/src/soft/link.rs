@@ -8,6 +8,7 @@
 use super::alloc::{Allocator, is_block};
 use super::barrier;
 use super::context::Node;
+use super::doorbell_pipe::PeerPipes;
 use super::foreign::Foreign;
 use super::hello::{FLAG_BARRIER, HELLO_LEN, Hello, LinkId, random};
 use super::layout::{DATA, LaneHead, PAGE};
@@ -210,6 +211,7 @@ impl Link {
             }),
             regions: Regions::new(),
             foreign: Foreign::new(cred.pid, hello.word_at, hello.word),
+            doorbell_pipes: PeerPipes::new(cred),
             peer_segment,
             own_segment,
         });
@@ -331,6 +333,11 @@ impl Link {
 
     pub(super) fn foreign(&self) -> &Foreign {
         &self.foreign
+    }
+
+    /// The doorbell pipes of the process at the other end.
+    pub(super) fn doorbell_pipes(&self) -> &PeerPipes {
+        &self.doorbell_pipes
     }
 
     /// Bytes of the segment that are allocated.

@@ -22,6 +22,7 @@ mod context;
 mod copy_policy;
 mod cq;
 mod creation_stamp;
+mod doorbell_pipe;
 mod foreign;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -57,6 +58,7 @@ pub use ud::{SoftDestination, SoftUd};
 
 use crate::untrusted::PeerSocket;
 use context::Node;
+use doorbell_pipe::PeerPipes;
 use foreign::Foreign;
 use qp::QpCore;
 use regions::Regions;
@@ -116,6 +118,7 @@ pub struct Link {
     state: Mutex<link::State>,
     regions: Regions,
     foreign: Foreign,
+    doorbell_pipes: PeerPipes,
     /// The peer's segment, which this process writes.
     peer_segment: Mapping,
     /// This process's segment, which the peer writes.

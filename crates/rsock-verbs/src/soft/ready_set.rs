@@ -12,6 +12,7 @@ use super::Link;
 use super::SoftCq;
 use super::bell::{self, SoftBell};
 use super::creation_stamp::CreationStamp;
+use super::doorbell_pipe::PeerPipes;
 use super::layout::PAGE;
 use super::segment::Mapping;
 use super::wake::wake_sleepers;
@@ -106,7 +107,7 @@ impl Pages {
     /// Announces queue `number` from inside this process.
     pub(super) fn announce(&self, number: ReadyNumber) {
         self.own.insert(number.0);
-        ring(&self.own);
+        ring(&self.own, None);
     }
 
     /// The page for `link`, made if there is none.
@@ -130,21 +131,22 @@ impl Pages {
     }
 }
 
-/// Announces the queue of `line`, whose owner's segment is `segment`, to the set that it names.
+/// Announces the queue of `line` to the set that it names. `segment` and `pipes` are the owner's.
 #[cold]
-pub(super) fn announce(line: &WaitLine, segment: &Mapping) {
+pub(super) fn announce(line: &WaitLine, segment: &Mapping, pipes: Option<&PeerPipes>) {
     let Some((at, number)) = line.ready_set() else { return };
     if let Some(set) = Some(at).filter(|at| at.is_multiple_of(PAGE)).and_then(|at| segment.at(at)) {
         ReadySet::insert(set, number);
-        ring(set);
+        ring(set, pipes);
     }
 }
 
-fn ring(set: &ReadySet) {
+/// Wakes the threads that sleep on a set.
+fn ring(set: &ReadySet, pipes: Option<&PeerPipes>) {
     let bits = set.line.ring();
     if bits != 0 {
         set.line.set_woken_from(this_cpu());
-        wake_sleepers(&set.line, bits);
+        wake_sleepers(&set.line, bits, pipes);
     }
 }
 
@@ -244,8 +246,9 @@ impl SoftReadySet {
     /// if there is something to take already.
     #[must_use]
     pub fn arm(&self) -> bool {
+        let bell = self.bell.name();
         self.pages.for_each(|set| {
-            set.line.set_bell(0, self.bell.id());
+            set.line.set_bell(0, bell);
             set.line.arm(BELL);
         });
         !self.has_any()
@@ -263,16 +266,28 @@ impl SoftReadySet {
         bell::ring(self.bell.id());
     }
 
+    /// The set's doorbell.
+    #[must_use]
+    pub fn bell(&self) -> &SoftBell {
+        &self.bell
+    }
+
     /// Takes the rings of the descriptor; returns whether there were any. Call before
     /// [`Self::take`], so that it is known which peer has rung.
     pub fn drain(&self) -> bool {
+        self.note_waker();
+        self.bell.take_all()
+    }
+
+    /// As [`Self::drain`], but leaves the rings where they are: for a ring of the bell's pipe where
+    /// that is watched by edges.
+    pub fn note_waker(&self) {
         self.pages.for_each(|set| {
             let from = set.line.woken_from().filter(|_| set.has_any());
             if let Some(cpu) = from {
                 self.woken_from.store(cpu.wrapping_add(1), Ordering::Relaxed);
             }
         });
-        self.bell.take()
     }
 }
 

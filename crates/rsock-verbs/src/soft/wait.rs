@@ -8,6 +8,7 @@
 use super::Link;
 use super::bell;
 use super::creation_stamp::CreationStamp;
+use super::doorbell_pipe::PeerPipes;
 use super::layout::WAIT_LINE;
 use super::ready_set::{self, Page, Pages, ReadyNumber, this_cpu};
 use super::segment::Mapping;
@@ -18,7 +19,7 @@ use crate::error::Error;
 use crate::family::{self, FamilyBox, FamilySafe, ProcessId};
 use crate::sync::parking::{Registry, WaitLines};
 use crate::sync::primitive::{Native, Platform};
-use crate::sync::waiter::{ANNOUNCE, BELL, BELLS, WaitLine};
+use crate::sync::waiter::{ANNOUNCE, BELL, BELLS, BellName, WaitLine};
 use rustix::io::Errno;
 use rustix::thread::futex;
 use std::ptr::{self, NonNull};
@@ -71,12 +72,12 @@ impl Drop for OwnedWaitLine {
 }
 
 /// Wakes the waiters that the taken `bits` of `line` name. `segment` is the segment of the line's
-/// owner.
+/// owner, `pipes` are the owner's doorbell pipes.
 #[cold]
-pub(super) fn wake(line: &WaitLine, bits: u32, segment: &Mapping) {
-    wake_sleepers(line, bits);
+pub(super) fn wake(line: &WaitLine, bits: u32, segment: &Mapping, pipes: Option<&PeerPipes>) {
+    wake_sleepers(line, bits, pipes);
     if bits & ANNOUNCE != 0 {
-        ready_set::announce(line, segment);
+        ready_set::announce(line, segment, pipes);
     }
 }
 
@@ -129,6 +130,7 @@ impl Waiters {
             word: zero(),
             bells_armed: zero(),
             bells: Default::default(),
+            pipes: Default::default(),
         })
         .ok_or(Error::Exhausted("family memory"))?;
         Ok(Self {
@@ -176,7 +178,8 @@ impl Waiters {
             let id = bell.load(Ordering::Relaxed);
             if id != 0 {
                 any = true;
-                owned.line().set_bell(i, id);
+                let pipe = self.registry.pipes[i].load(Ordering::Relaxed);
+                owned.line().set_bell(i, BellName { id, pipe });
             }
         }
         if any {
@@ -247,7 +250,7 @@ impl Waiters {
             // SYNC(arm-ring): the caller's fence pairs with the one in `announce_next`.
             let bits = owned.line().take();
             if bits != 0 {
-                wake(owned.line(), bits, owned.link.own_segment());
+                wake(owned.line(), bits, owned.link.own_segment(), None);
             }
         });
     }
@@ -312,7 +315,8 @@ impl Waiters {
     }
 
     /// Registers a thread's bell and arms it; false if there is no room for another bell.
-    pub(super) fn arm_bell(&self, id: u64) -> bool {
+    pub(super) fn arm_bell(&self, bell: BellName) -> bool {
+        let id = bell.id;
         let places = &self.registry.bells;
         let known = places.iter().position(|b| b.load(Ordering::Relaxed) == id);
         let free = || {
@@ -321,18 +325,18 @@ impl Waiters {
             })
         };
         let Some(i) = known.or_else(free) else { return false };
-        self.name(i, id);
+        self.name(i, bell);
         self.arm_bells();
         true
     }
 
     /// As [`Self::arm_bell`]; false, without arming the bell, if `is_ready` holds.
-    pub(super) fn arm_bell_unless(&self, id: u64, is_ready: impl Fn() -> bool) -> bool {
-        if is_ready() || !self.arm_bell(id) {
+    pub(super) fn arm_bell_unless(&self, bell: BellName, is_ready: impl Fn() -> bool) -> bool {
+        if is_ready() || !self.arm_bell(bell) {
             return false;
         }
         if is_ready() {
-            self.disarm_bell(id);
+            self.disarm_bell(bell.id);
             return false;
         }
         true
@@ -342,16 +346,17 @@ impl Waiters {
     pub(super) fn disarm_bell(&self, id: u64) {
         for i in 0..BELLS {
             if self.registry.bells[i].load(Ordering::Relaxed) == id {
-                self.name(i, 0);
+                self.name(i, BellName::default());
             }
         }
     }
 
-    fn name(&self, i: usize, id: u64) {
-        self.registry.bells[i].store(id, Ordering::Relaxed);
+    fn name(&self, i: usize, bell: BellName) {
+        self.registry.pipes[i].store(bell.pipe, Ordering::Relaxed);
+        self.registry.bells[i].store(bell.id, Ordering::Relaxed);
         // SYNC(wait-lines): pairs with the fence in `wait_line`.
         Native::fence();
-        self.for_each(|p| p.line().set_bell(i, id));
+        self.for_each(|p| p.line().set_bell(i, bell));
     }
 
     fn arm_bells(&self) {
@@ -448,7 +453,7 @@ impl WaitLines<Native> for Kernel<'_> {
 
     fn announce(&self) {
         self.waiters.for_each(|owned| {
-            ready_set::announce(owned.line(), owned.link.own_segment());
+            ready_set::announce(owned.line(), owned.link.own_segment(), None);
         });
     }
 
@@ -506,7 +511,7 @@ mod tests {
         let _port = waiters.wait_line(&link).expect("owned");
         let bell = SoftBell::new().expect("bell");
         let _held = waiters.more();
-        assert!(waiters.arm_bell(bell.id()));
+        assert!(waiters.arm_bell(bell.name()));
         waiters.wake_all();
         waiters.disarm_bell(bell.id());
         let moment = Some(Duration::from_millis(1));

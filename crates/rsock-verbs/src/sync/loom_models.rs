@@ -14,7 +14,7 @@ use super::lane_users::LaneUsers;
 use super::primitive::{Loom, Platform};
 use super::room_request::RoomRequest;
 use super::slot::Slot;
-use super::waiter::{BELL, FUTEX, WaitLine};
+use super::waiter::{BELL, BellName, FUTEX, WaitLine};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::AtomicU32;
 use loom::sync::{Arc, Condvar, Mutex};
@@ -208,12 +208,12 @@ fn a_parked_thread_and_a_bell_are_both_woken() {
                 if bits & FUTEX != 0 {
                     futex.futex_wake();
                 }
-                if bits & BELL != 0 && line.bell(0) == 77 {
+                if bits & BELL != 0 && line.bell(0).id == 77 {
                     bell.bell_ring();
                 }
             })
         };
-        line.set_bell(0, 77);
+        line.set_bell(0, BellName { id: 77, pipe: 0 });
         line.arm(BELL);
         if !slot.is_published(0) {
             bell.bell_wait();

@@ -25,6 +25,8 @@ pub(crate) struct Registry<P: Platform = Native> {
     pub(crate) word: P::U32,
     pub(crate) bells_armed: P::U32,
     pub(crate) bells: [P::U64; BELLS],
+    /// For each bell the pipe by which peers may ring it.
+    pub(crate) pipes: [P::U64; BELLS],
 }
 
 /// The wait lines of one queue, and how the system sleeps and wakes.

@@ -40,6 +40,17 @@ pub(crate) struct WaitLine<P: Platform = Native> {
     ready_set: P::U64,
     /// The CPU on which the last notifier ran that woke sleepers, plus 1; 0 if it did not say.
     woken_from: P::U32,
+    /// For each bell the pipe beside it.
+    pipes: [P::U64; BELLS],
+}
+
+/// How a notifier rings a thread's bell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BellName {
+    /// The bell; 0 means none.
+    pub(crate) id: u64,
+    /// The doorbell pipe that may be rung instead; 0 means none.
+    pub(crate) pipe: u64,
 }
 
 impl<P: Platform> WaitLine<P> {
@@ -51,6 +62,7 @@ impl<P: Platform> WaitLine<P> {
             bells: std::array::from_fn(|_| P::U64::new(0)),
             ready_set: P::U64::new(0),
             woken_from: P::U32::new(0),
+            pipes: std::array::from_fn(|_| P::U64::new(0)),
         }
     }
 
@@ -115,14 +127,18 @@ impl<P: Platform> WaitLine<P> {
         self.woken_from.store(cpu.wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// The bell at index `i`; 0 means none.
-    pub(crate) fn bell(&self, i: usize) -> u64 {
-        self.bells[i].load(Ordering::Relaxed)
+    /// The bell at index `i`. Of a bell that is replaced meanwhile and its successor this may be a
+    /// mixture: the first has been disarmed, and the other one's thread has looked for work after
+    /// it was armed.
+    pub(crate) fn bell(&self, i: usize) -> BellName {
+        let load = |word: &P::U64| word.load(Ordering::Relaxed);
+        BellName { id: load(&self.bells[i]), pipe: load(&self.pipes[i]) }
     }
 
-    /// Stores a bell at index `i`, or none with 0. Called before [`Self::arm`].
-    pub(crate) fn set_bell(&self, i: usize, id: u64) {
-        self.bells[i].store(id, Ordering::Relaxed);
+    /// Stores a bell at index `i`. Called before [`Self::arm`].
+    pub(crate) fn set_bell(&self, i: usize, bell: BellName) {
+        self.pipes[i].store(bell.pipe, Ordering::Relaxed);
+        self.bells[i].store(bell.id, Ordering::Relaxed);
     }
 
     /// Where the ready set lies to which the queue is announced, and the queue's number there.

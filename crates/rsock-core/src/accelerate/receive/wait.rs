@@ -129,15 +129,15 @@ pub(in crate::accelerate) fn sleep_with_bell(
         }
         let left = [left, armed.bound()].into_iter().flatten().min();
         let socket = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
-        let [first, second] = bells.entries();
+        let [first, second, third] = bells.entries();
         let connection = path.connection_fd().unwrap_or(-1);
         let connection = libc::pollfd { fd: connection, events: libc::POLLIN, revents: 0 };
-        let mut fds = [socket, first, second, connection];
+        let mut fds = [socket, first, second, third, connection];
         let sleep = |left| sys::sleep(&mut fds, left, None, watch);
         let slept = rest::sleep(left, sleep);
         drop(armed);
-        bells.drain(&fds[1..]);
-        let has_news = fds[3].revents != 0 && path.connection_state() != ConnectionState::Open;
+        bells.drain(&fds[1..=Bells::MOST]);
+        let has_news = fds[4].revents != 0 && path.connection_state() != ConnectionState::Open;
         slept.map(|_| fds[0].revents != 0 || has_news)
     })
 }

@@ -101,7 +101,9 @@ impl AcceleratedUdp {
             let entry = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
             let side = self.listener_fd().unwrap_or(-1);
             let bell_fd = bell.as_fd().as_raw_fd();
-            let mut fds = [entry(fd.as_raw_fd()), entry(bell_fd), entry(side), notice::entry()];
+            let pipe = bell.pipe().map_or(-1, |pipe| pipe.as_raw_fd());
+            let (socket, rings) = (entry(fd.as_raw_fd()), [entry(bell_fd), entry(pipe)]);
+            let mut fds = [socket, rings[0], rings[1], entry(side), notice::entry()];
             let soon = armed.bound().map(|bound| sys::now() + bound);
             let until = [deadline, soon].into_iter().flatten().min();
             let result = sys::sleep(&mut fds, sys::time_left(until), None, watch);

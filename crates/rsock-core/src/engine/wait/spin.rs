@@ -30,7 +30,7 @@
 //! round trips took five times as long.
 
 use crate::engine::wait::cpu_contention::{CPU_CONTENTION, CpuContention, TIME_SLICE};
-use crate::engine::wait::yields::Yields;
+use crate::engine::wait::yields::{FEW_YIELDS, MOST_YIELDS, Yields};
 use crate::sys;
 use once_cell::race::OnceBox;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -107,12 +107,12 @@ pub(in crate::engine) struct Spin {
 
 impl Default for Spin {
     fn default() -> Self {
-        Self::new(MAX_NS)
+        Self::new(MAX_NS, MOST_YIELDS)
     }
 }
 
 impl Spin {
-    const fn new(longest_ns: u32) -> Self {
+    const fn new(longest_ns: u32, most_yields: u32) -> Self {
         Self {
             longest_ns,
             budget_ns: AtomicU32::new(START_NS),
@@ -120,7 +120,7 @@ impl Spin {
             n_close: AtomicU32::new(0),
             try_after: AtomicU32::new(FIRST_TRY),
             n_long: AtomicU32::new(0),
-            yields: Yields::new(),
+            yields: Yields::new(most_yields),
             n_spins: AtomicU32::new(0),
             n_missed: AtomicU32::new(0),
             was_cpu_wanted: AtomicBool::new(false),
@@ -413,8 +413,8 @@ fn stretch_for(reading: Duration) -> u32 {
 
 thread_local! {
     /// The budget of waits for a few peers, on streams together or on datagrams.
-    static FOR_FEW: Spin = const { Spin::new(MAX_NS) };
-    static FOR_MANY: Spin = const { Spin::new(MANY_MAX_NS) };
+    static FOR_FEW: Spin = const { Spin::new(MAX_NS, FEW_YIELDS) };
+    static FOR_MANY: Spin = const { Spin::new(MANY_MAX_NS, MOST_YIELDS) };
 }
 
 /// Spins as long as [`spin_on`] does before it reads the clock: about a microsecond, or not at all
@@ -555,7 +555,7 @@ mod tests {
 
     #[test]
     fn long_spins_go_on_while_they_help() {
-        let (spin, slow) = (with_budget(0), Spin::new(1_000_000_000));
+        let (spin, slow) = (with_budget(0), Spin::new(1_000_000_000, MOST_YIELDS));
         let n_long = |spin: &Spin| spin.n_long.load(Ordering::Relaxed);
         spin.learn_hit(Duration::ZERO);
         assert_eq!(n_long(&spin), 0, "no try has begun");
@@ -590,7 +590,7 @@ mod tests {
 
     #[test]
     fn the_budget_for_many_peers_is_small_also_where_long_spins_would_help() {
-        let (few, many) = (Spin::default(), Spin::new(MANY_MAX_NS));
+        let (few, many) = (Spin::default(), Spin::new(MANY_MAX_NS, MOST_YIELDS));
         for spin in [&few, &many] {
             spin.learn_hit(Duration::from_nanos((MAX_NS / 2).into()));
         }

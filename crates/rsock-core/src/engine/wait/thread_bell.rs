@@ -45,7 +45,11 @@ fn with_kept<B: Backend, R>(
 
 impl ThreadBell for Soft {
     fn with_bell<R>(ctx: &Self::Context, f: impl FnOnce(&Self::Bell) -> R) -> io::Result<R> {
-        with_kept::<Self, R>(&SOFT_BELL, ctx, f)
+        with_kept::<Self, R>(&SOFT_BELL, ctx, |bell| {
+            // Each wait with a thread's bell watches its pipe too.
+            bell.add_pipe_if_busy(|_| true);
+            f(bell)
+        })
     }
 }
 

@@ -8,7 +8,7 @@ use crate::sys;
 use rsock_cm::manager::Manager;
 use rsock_verbs::{Backend, Bell};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -90,19 +90,19 @@ where
     ) -> io::Result<()> {
         loop {
             let Some(armed) = self.stream.arm(bell, mark) else { return Ok(()) };
-            let mut fds = [
-                libc::pollfd { fd: bell.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 },
-                self.hang_up_entry(),
-            ];
+            let entry = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            let pipe = bell.pipe().map_or(-1, |pipe| pipe.as_raw_fd());
+            let bell_fd = bell.as_fd().as_raw_fd();
+            let mut fds = [entry(bell_fd), entry(pipe), self.hang_up_entry()];
             let left = sys::time_left(deadline);
             let bound = armed.bound();
             let limit = [left, bound].into_iter().flatten().min();
             let slept = sys::sleep(&mut fds, limit, None, watch);
             drop(armed);
-            if fds[0].revents != 0 {
+            if fds[..2].iter().any(|fd| fd.revents != 0) {
                 bell.drain();
             }
-            self.note_hang_up(fds[1].revents);
+            self.note_hang_up(fds[2].revents);
             if self.stream.has_changed(mark) {
                 return Ok(());
             }

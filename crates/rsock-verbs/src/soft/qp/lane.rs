@@ -233,7 +233,8 @@ impl LaneProducer {
     pub(in crate::soft) fn wake(&self, bits: u32) {
         if bits != 0 {
             // SAFETY: by the type's invariant.
-            wake(unsafe { self.wait_line.as_ref() }, bits, self.link.peer_segment());
+            let line = unsafe { self.wait_line.as_ref() };
+            wake(line, bits, self.link.peer_segment(), Some(self.link.doorbell_pipes()));
         }
     }
 }

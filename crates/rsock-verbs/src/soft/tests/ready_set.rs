@@ -7,8 +7,10 @@ use crate::soft::testing::linked_pair;
 use crate::soft::{Link, ReadyNumber, SoftContext, SoftReadySet};
 use crate::sync::ready_set::QUEUES;
 use crate::{Completion, CompletionQueue, Error, QueuePair, SendFlags, WrId, family};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::thread::{CpuSet, sched_setaffinity};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -300,5 +302,75 @@ fn a_peer_that_sets_every_bit_in_a_loop_keeps_no_thread() {
     });
     while !set.arm() {
         set.take(drop);
+    }
+}
+
+/// A kernel's set that watches the doorbell of `set` by edges.
+fn watching(set: &SoftReadySet) -> OwnedFd {
+    let kernels = epoll::create(epoll::CreateFlags::CLOEXEC).expect("set");
+    watch(&kernels, set.as_fd(), SOCKET);
+    kernels
+}
+
+const SOCKET: u64 = 1;
+const PIPE: u64 = 2;
+
+fn watch(kernels: &OwnedFd, fd: BorrowedFd<'_>, data: u64) {
+    let edges = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    epoll::add(kernels, fd, epoll::EventData::new_u64(data), edges).expect("watched");
+}
+
+/// Sleeps until there is an event; returns whose it is.
+fn sleep(kernels: &OwnedFd) -> u64 {
+    let mut events = [MaybeUninit::<epoll::Event>::uninit(); 1];
+    epoll::wait(kernels, &mut events, None).expect("wait").0[0].data.u64()
+}
+
+#[test]
+fn a_doorbell_that_rings_often_gets_a_pipe_and_peers_ring_it_by_that() {
+    let _dog = Watchdog::new("ready set");
+    let (a, b) = pair();
+    let set = SoftReadySet::new().expect("set");
+    let number = set.watch(&b.cq).expect("watched");
+    let kernels = watching(&set);
+    let mut rung_by = Vec::new();
+    for _ in 0..64 {
+        b.cq.announce_next();
+        assert!(set.arm());
+        thread::scope(|scope| {
+            scope.spawn(|| send(&a, &b));
+            rung_by.push(sleep(&kernels));
+        });
+        if rung_by.last() == Some(&SOCKET) {
+            assert!(set.drain());
+            set.bell().add_pipe_if_busy(|pipe| {
+                watch(&kernels, pipe, PIPE);
+                true
+            });
+        } else {
+            set.note_waker();
+        }
+        assert_eq!(taken(&set), [number]);
+        drain(&b);
+    }
+    assert_eq!(rung_by, [[SOCKET].repeat(16), [PIPE].repeat(48)].concat());
+}
+
+#[test]
+fn a_doorbell_whose_pipe_is_not_watched_is_rung_by_its_socket() {
+    let _dog = Watchdog::new("ready set");
+    let (a, b) = pair();
+    let set = SoftReadySet::new().expect("set");
+    let number = set.watch(&b.cq).expect("watched");
+    let kernels = watching(&set);
+    for _ in 0..32 {
+        b.cq.announce_next();
+        assert!(set.arm());
+        send(&a, &b);
+        assert_eq!(sleep(&kernels), SOCKET);
+        assert!(set.drain());
+        set.bell().add_pipe_if_busy(|_| false);
+        assert_eq!(taken(&set), [number]);
+        drain(&b);
     }
 }

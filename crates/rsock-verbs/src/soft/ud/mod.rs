@@ -369,7 +369,7 @@ impl DatagramQueue<Soft> for SoftUd {
     }
 
     fn arm(&self, bell: &SoftBell) -> bool {
-        self.waiters.arm_bell_unless(bell.id(), || self.is_ready())
+        self.waiters.arm_bell_unless(bell.name(), || self.is_ready())
     }
 
     fn disarm(&self, bell: &SoftBell) {

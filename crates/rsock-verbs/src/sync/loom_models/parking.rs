@@ -31,6 +31,7 @@ impl Queue {
                 word: Word::new(0),
                 bells_armed: Word::new(0),
                 bells: std::array::from_fn(|_| Word::new(0)),
+                pipes: std::array::from_fn(|_| Word::new(0)),
             },
             lines: [WaitLine::fresh(), WaitLine::fresh()],
             n_lines: AtomicU32::new(n_lines),

@@ -1,0 +1,47 @@
+//! Two processes that sleep between their messages, each in an epoll set, ring one another through
+//! doorbell pipes.
+
+use rsock_tests::{Piped, Watchdog, n_that_used_ring, preload_library, tools};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+const N: usize = 3;
+/// Enough for each end to sleep often, also where the other one mostly is faster.
+const TRIPS: &str = "4000";
+
+/// A process of the script, whose waits do not spin.
+fn start(args: &[&str]) -> Piped {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/many_streams.py");
+    let mut command = tools::require("python3").command();
+    let command = command.arg(script).args(args).env("LD_PRELOAD", preload_library());
+    Piped::start(command.env("RSOCK_SPIN_US", "0"))
+}
+
+/// The pipes that a process has open, but for its standard ones.
+fn pipes(pid: u32) -> BTreeSet<String> {
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).expect("proc").filter_map(|entry| {
+        let path = entry.ok()?.path();
+        let number: u32 = path.file_name()?.to_str()?.parse().ok()?;
+        let target = fs::read_link(path).ok()?.to_str()?.to_owned();
+        (number > 2 && target.starts_with("pipe:")).then_some(target)
+    });
+    open.collect()
+}
+
+#[test]
+fn two_ends_that_sleep_in_epoll_ring_each_other_by_pipes() {
+    let _watchdog = Watchdog::new(Duration::from_secs(240));
+    let mut server = start(&["server"]);
+    let line = server.line();
+    let port = line.strip_prefix("port ").expect("the port");
+    let mut client = start(&["client", port, &N.to_string(), TRIPS]);
+    assert_eq!(client.line(), "trips");
+    assert_eq!([&server, &client].map(|end| n_that_used_ring(end.id())), [N; 2]);
+    let [servers, clients] = [&server, &client].map(|end| pipes(end.id()));
+    assert_eq!(servers.len(), 2, "its own and the client's: {servers:?}");
+    assert_eq!(servers, clients);
+    client.finish();
+    server.finish();
+}
