@@ -5,6 +5,7 @@ use rsock_tests::{Piped, Watchdog, n_that_used_ring, preload_library, tools};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::process;
 use std::time::Duration;
 
 const N: usize = 3;
@@ -19,15 +20,19 @@ fn start(args: &[&str]) -> Piped {
     Piped::start(command.env("RSOCK_SPIN_US", "0"))
 }
 
-/// The pipes that a process has open, but for its standard ones.
+/// The pipes that a process has open.
 fn pipes(pid: u32) -> BTreeSet<String> {
     let open = fs::read_dir(format!("/proc/{pid}/fd")).expect("proc").filter_map(|entry| {
-        let path = entry.ok()?.path();
-        let number: u32 = path.file_name()?.to_str()?.parse().ok()?;
-        let target = fs::read_link(path).ok()?.to_str()?.to_owned();
-        (number > 2 && target.starts_with("pipe:")).then_some(target)
+        let target = fs::read_link(entry.ok()?.path()).ok()?.to_str()?.to_owned();
+        target.starts_with("pipe:").then_some(target)
     });
     open.collect()
+}
+
+/// The pipes that a child has made or opened: it shares its standard ones with this process, and
+/// what this process has itself inherited.
+fn pipes_of(child: &Piped) -> BTreeSet<String> {
+    &pipes(child.id()) - &pipes(process::id())
 }
 
 #[test]
@@ -39,7 +44,7 @@ fn two_ends_that_sleep_in_epoll_ring_each_other_by_pipes() {
     let mut client = start(&["client", port, &N.to_string(), TRIPS]);
     assert_eq!(client.line(), "trips");
     assert_eq!([&server, &client].map(|end| n_that_used_ring(end.id())), [N; 2]);
-    let [servers, clients] = [&server, &client].map(|end| pipes(end.id()));
+    let [servers, clients] = [&server, &client].map(pipes_of);
     assert_eq!(servers.len(), 2, "its own and the client's: {servers:?}");
     assert_eq!(servers, clients);
     client.finish();
