@@ -3,14 +3,17 @@
 
 use rsock_tests::{Piped, Watchdog, n_that_used_ring, preload_library, tools};
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 use std::process;
 use std::time::Duration;
 
 const N: usize = 3;
-/// Enough for each end to sleep often, also where the other one mostly is faster.
-const TRIPS: &str = "4000";
+/// Enough for each end to sleep often, also where the other one mostly is faster, and fewer than
+/// there is room for rings in a pipe.
+const FEW_TRIPS: &str = "1200";
+/// Enough to fill the pipes.
+const MANY_TRIPS: &str = "12000";
 
 /// A process of the script, whose waits do not spin.
 fn start(args: &[&str]) -> Piped {
@@ -35,18 +38,43 @@ fn pipes_of(child: &Piped) -> BTreeSet<String> {
     &pipes(child.id()) - &pipes(process::id())
 }
 
-#[test]
-fn two_ends_that_sleep_in_epoll_ring_each_other_by_pipes() {
-    let _watchdog = Watchdog::new(Duration::from_secs(240));
+/// Whether there are bytes in a pipe that a process has open.
+fn has_bytes(pid: u32, pipe: &str) -> bool {
+    let is_it = |path: &PathBuf| fs::read_link(path).is_ok_and(|target| target == Path::new(pipe));
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).expect("proc");
+    let path = open.filter_map(|entry| Some(entry.ok()?.path())).find(is_it).expect("the pipe");
+    rustix::io::ioctl_fionread(File::open(path).expect("open")).expect("FIONREAD") != 0
+}
+
+/// A server, and a client that has made its trips, all on the ring.
+fn ends(trips: &str) -> [Piped; 2] {
     let mut server = start(&["server"]);
     let line = server.line();
     let port = line.strip_prefix("port ").expect("the port");
-    let mut client = start(&["client", port, &N.to_string(), TRIPS]);
+    let mut client = start(&["client", port, &N.to_string(), trips]);
     assert_eq!(client.line(), "trips");
     assert_eq!([&server, &client].map(|end| n_that_used_ring(end.id())), [N; 2]);
+    [server, client]
+}
+
+#[test]
+fn two_ends_that_sleep_in_epoll_ring_each_other_by_pipes() {
+    let _watchdog = Watchdog::new(Duration::from_secs(240));
+    let [server, client] = ends(FEW_TRIPS);
     let [servers, clients] = [&server, &client].map(pipes_of);
     assert_eq!(servers.len(), 2, "its own and the client's: {servers:?}");
     assert_eq!(servers, clients);
+    for pipe in &servers {
+        assert!(has_bytes(server.id(), pipe), "{pipe} was never rung");
+    }
+    client.finish();
+    server.finish();
+}
+
+#[test]
+fn two_ends_go_on_when_their_pipes_are_full() {
+    let _watchdog = Watchdog::new(Duration::from_secs(240));
+    let [server, client] = ends(MANY_TRIPS);
     client.finish();
     server.finish();
 }

@@ -6,7 +6,7 @@ use crate::own_fd;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// An owned descriptor near the top of the descriptor limit, unless it is open for a moment only.
+/// An owned descriptor near the top of the descriptor limit.
 ///
 /// # Invariants
 /// The descriptor is closed exactly once, in `drop`.
@@ -18,11 +18,6 @@ impl HighFd {
     #[must_use]
     pub fn new(fd: OwnedFd) -> Self {
         Self(ManuallyDrop::new(own_fd::raise(fd)))
-    }
-
-    /// Keeps the number of `fd`, which is open for a moment only.
-    pub(crate) fn in_passing(fd: OwnedFd) -> Self {
-        Self(ManuallyDrop::new(fd))
     }
 }
 

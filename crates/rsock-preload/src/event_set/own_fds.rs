@@ -81,6 +81,9 @@ pub(super) enum OwnEvent {
 }
 
 impl OwnEvent {
+    /// How many there are, each of which may take the place of an event of the program.
+    pub(super) const ALL: usize = 3;
+
     /// The data of such an event.
     pub(super) fn data(self) -> u64 {
         match self {

@@ -204,9 +204,8 @@ impl EventSet {
             n = state.ask_kernel(self, room, n, false);
         }
         state.is_rings_turn = !has_room && !is_rings_turn && !state.candidates.is_empty();
-        if n != 0 && !state.candidates.is_empty() {
-            // What is left is for another thread.
-            state.wake_sleeper(self);
+        if n != 0 {
+            state.leave_to_sleepers(self);
         }
         n
     }
@@ -290,6 +289,9 @@ impl EventSet {
                 n = state.ask_kernel(self, room, n, false);
             }
         }
+        if n != 0 {
+            state.leave_to_sleepers(self);
+        }
         n
     }
 
@@ -306,6 +308,15 @@ impl State {
     fn begin_turn(&mut self) {
         self.turn += 1;
         self.reported.clear();
+    }
+
+    /// What a wait leaves that returns events is for another thread. This one may have taken the
+    /// ring that was to wake that.
+    fn leave_to_sleepers(&self, set: &EventSet) {
+        let has_any = || self.own_fds.as_ref().is_some_and(|own_fds| own_fds.ready.has_any());
+        if !self.candidates.is_empty() || has_any() {
+            self.wake_sleeper(set);
+        }
     }
 
     /// For how long a thread may sleep, without a limit if none.
@@ -414,9 +425,9 @@ impl State {
         mut n: usize,
     ) -> usize {
         let mut n_found = 0;
-        // Each of this library's own two events may have taken the place of another, and so may
-        // each event that is there already. The kernel reports in turn, so others come next.
-        for _ in 0..3 + n {
+        // Each of this library's own events may have taken the place of another, and so may each
+        // event that is there already. The kernel reports in turn, so others come next.
+        for _ in 0..=OwnEvent::ALL + n {
             let more = &mut room[n..];
             let taken = kernel::take(self.fd, more).unwrap_or(0);
             let kept = self.without_own(&mut more[..taken]);

@@ -1,4 +1,4 @@
-//! Doorbells: one descriptor per sleeping thread, which other processes ring by its name.
+//! Doorbells: a descriptor or two of a sleeping thread, which other processes ring by their names.
 //!
 //! A bell is a datagram socket with a random abstract name. Ringing sends one byte without
 //! blocking: a bell whose queue is full has rung already, and ringing a bell that is gone does
@@ -148,10 +148,11 @@ impl SoftBell {
     /// watches both; `watch` begins that, and says whether it could. To be called by one thread at
     /// a time.
     pub fn add_pipe_if_busy(&self, watch: impl FnOnce(BorrowedFd<'_>) -> bool) {
-        if self.n_found.load(Ordering::Relaxed) != BEFORE_PIPE {
+        if self.pipe.get().is_some() || self.n_found.load(Ordering::Relaxed) != BEFORE_PIPE {
             return;
         }
-        self.n_found.store(BEFORE_PIPE + 1, Ordering::Relaxed);
+        // Where there is none now, there may be one after as many rings again.
+        self.n_found.store(0, Ordering::Relaxed);
         if let Some(pipe) = DoorbellPipe::new()
             && watch(pipe.as_fd())
         {

@@ -242,7 +242,7 @@ impl SoftReadySet {
         self.ring();
     }
 
-    /// Has [`Self`]'s descriptor become readable with the next announcement. False, without that,
+    /// Has [`Self`]'s descriptor, or its bell's pipe, become readable with the next announcement. False, without that,
     /// if there is something to take already.
     #[must_use]
     pub fn arm(&self) -> bool {
@@ -266,7 +266,7 @@ impl SoftReadySet {
         bell::ring(self.bell.id());
     }
 
-    /// The set's doorbell.
+    /// The set's doorbell. Where it is given a pipe, both descriptors are to be watched.
     #[must_use]
     pub fn bell(&self) -> &SoftBell {
         &self.bell
@@ -292,7 +292,7 @@ impl SoftReadySet {
 }
 
 /// Readable after an announcement for which the set was [armed](SoftReadySet::arm), until
-/// [`SoftReadySet::drain`].
+/// [`SoftReadySet::drain`]. Once its bell has a pipe, that may be readable in its stead.
 impl AsFd for SoftReadySet {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()

@@ -175,11 +175,17 @@ impl Waiters {
         Native::fence();
         let mut any = false;
         for (i, bell) in self.registry.bells.iter().enumerate() {
-            let id = bell.load(Ordering::Relaxed);
-            if id != 0 {
-                any = true;
+            // Once more if another thread has taken the place meanwhile: what that wrote into this
+            // line may have been replaced here.
+            loop {
+                let id = bell.load(Ordering::Acquire);
                 let pipe = self.registry.pipes[i].load(Ordering::Relaxed);
                 owned.line().set_bell(i, BellName { id, pipe });
+                Native::fence();
+                if bell.load(Ordering::Relaxed) == id {
+                    any |= id != 0;
+                    break;
+                }
             }
         }
         if any {
@@ -321,7 +327,8 @@ impl Waiters {
         let known = places.iter().position(|b| b.load(Ordering::Relaxed) == id);
         let free = || {
             places.iter().position(|b| {
-                b.compare_exchange(0, id, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+                // SYNC(bell-place): after the thread that gave the place up has cleared the lines.
+                b.compare_exchange(0, id, Ordering::Acquire, Ordering::Relaxed).is_ok()
             })
         };
         let Some(i) = known.or_else(free) else { return false };
@@ -346,7 +353,10 @@ impl Waiters {
     pub(super) fn disarm_bell(&self, id: u64) {
         for i in 0..BELLS {
             if self.registry.bells[i].load(Ordering::Relaxed) == id {
-                self.name(i, BellName::default());
+                // While the place is still this bell's: its next owner writes its name there.
+                self.for_each(|p| p.line().set_bell(i, BellName::default()));
+                // SYNC(bell-place): pairs with the Acquire in `arm_bell`.
+                self.registry.bells[i].store(0, Ordering::Release);
             }
         }
     }

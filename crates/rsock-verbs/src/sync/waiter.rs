@@ -40,7 +40,8 @@ pub(crate) struct WaitLine<P: Platform = Native> {
     ready_set: P::U64,
     /// The CPU on which the last notifier ran that woke sleepers, plus 1; 0 if it did not say.
     woken_from: P::U32,
-    /// For each bell the pipe beside it.
+    /// For each bell the pipe beside it. Processes of an older library leave 0 here and rings to
+    /// the bells, so the layout's version is the same.
     pipes: [P::U64; BELLS],
 }
 
