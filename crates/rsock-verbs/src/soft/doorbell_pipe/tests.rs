@@ -195,7 +195,7 @@ fn a_file_that_the_program_opened_under_the_number_of_the_owners_end_is_neither_
 /// In a process of its own, because there it has no more pipes.
 #[test]
 fn a_process_opens_no_more_pipes_than_it_may() {
-    const CHILD: &str = "RSOCK_TEST_MANY_PIPES";
+    const CHILD: &str = "MANY_DOORBELL_PIPES";
     if std::env::var_os(CHILD).is_some() {
         let pipes: Vec<_> = std::iter::from_fn(DoorbellPipe::new).collect();
         assert_eq!(pipes.len() as u64, MOST_OPEN);
