@@ -198,7 +198,7 @@ impl DoorbellPipe {
             return false;
         }
         let mut any = false;
-        // As many bytes as it can hold: a hostile peer must not keep this thread here by writing on.
+        // As many bytes as it can hold: a hostile peer must not keep this thread by writing on.
         for _ in 0..self.room.div_ceil(AT_ONCE) {
             let mut bytes = [MaybeUninit::<u8>::uninit(); AT_ONCE];
             let taken = rustix::io::read(&self.fd, &mut bytes).map_or(0, |(taken, _)| taken.len());

@@ -242,8 +242,8 @@ impl SoftReadySet {
         self.ring();
     }
 
-    /// Has [`Self`]'s descriptor, or its bell's pipe, become readable with the next announcement. False, without that,
-    /// if there is something to take already.
+    /// Has [`Self`]'s descriptor, or its bell's pipe, become readable with the next announcement.
+    /// False, without that, if there is something to take already.
     #[must_use]
     pub fn arm(&self) -> bool {
         let bell = self.bell.name();

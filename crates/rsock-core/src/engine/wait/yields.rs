@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(super) const YIELDS: u32 = 12;
 pub(super) const MOST_YIELDS: u32 = 64;
 /// The most of a thread that waits for several descriptors. Its sleep is short of system calls,
-/// because peers ring it through a pipe; and what it waits for beside them may come while it yields.
+/// as peers ring it by a pipe; and what it waits for beside them may come while it yields.
 /// PERF: `pgbench -S` with eight backends on two CPUs had 1.05 of the kernel's rate with up to 64
 /// yields, and 1.16 to 1.24 with up to 1, 2, 3 or 6 (medians of ten by turns).
 pub(super) const FEW_YIELDS: u32 = 2;
