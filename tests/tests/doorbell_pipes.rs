@@ -1,7 +1,9 @@
 //! Two processes that sleep between their messages, each in an epoll set, ring one another through
 //! doorbell pipes.
 
-use rsock_tests::{Piped, Watchdog, n_that_used_ring, preload_library, tools};
+mod epoll_echo;
+
+use rsock_tests::{Piped, Watchdog};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -14,14 +16,6 @@ const N: usize = 3;
 const FEW_TRIPS: &str = "1200";
 /// Enough to fill the pipes.
 const MANY_TRIPS: &str = "12000";
-
-/// A process of the script, whose waits do not spin.
-fn start(args: &[&str]) -> Piped {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/many_streams.py");
-    let mut command = tools::require("python3").command();
-    let command = command.arg(script).args(args).env("LD_PRELOAD", preload_library());
-    Piped::start(command.env("RSOCK_SPIN_US", "0"))
-}
 
 /// The pipes that a process has open.
 fn pipes(pid: u32) -> BTreeSet<String> {
@@ -46,15 +40,9 @@ fn has_bytes(pid: u32, pipe: &str) -> bool {
     rustix::io::ioctl_fionread(File::open(path).expect("open")).expect("FIONREAD") != 0
 }
 
-/// A server, and a client that has made its trips, all on the ring.
+/// Two ends whose waits do not spin.
 fn ends(trips: &str) -> [Piped; 2] {
-    let mut server = start(&["server"]);
-    let line = server.line();
-    let port = line.strip_prefix("port ").expect("the port");
-    let mut client = start(&["client", port, &N.to_string(), trips]);
-    assert_eq!(client.line(), "trips");
-    assert_eq!([&server, &client].map(|end| n_that_used_ring(end.id())), [N; 2]);
-    [server, client]
+    epoll_echo::ends(N, trips, &[("RSOCK_SPIN_US", "0")])
 }
 
 #[test]

@@ -14,6 +14,7 @@ use crate::datagram::kernel_udp::AcceleratedUdp;
 use crate::doorbell::{Doorbell, Kind};
 use crate::engine::{
     Armed, Interest, QpStream, ReadMode, RecvError, SendError, ThreadBell, WITHOUT_BELL, Wake,
+    poll_entries,
 };
 use crate::interrupt::Watch;
 use crate::metrics;
@@ -477,14 +478,10 @@ impl<'a> Bells<'a> {
 
     /// The entries for `ppoll`.
     pub(super) fn entries(self) -> [libc::pollfd; Bells::MOST] {
-        let soft = self.soft.map(AsFd::as_fd);
-        let pipe = self.soft.and_then(Bell::pipe);
-        let rdma = self.rdma.map(AsFd::as_fd);
-        [soft, pipe, rdma].map(|fd| libc::pollfd {
-            fd: fd.map_or(-1, |fd| fd.as_raw_fd()),
-            events: libc::POLLIN,
-            revents: 0,
-        })
+        let none = [libc::pollfd { fd: -1, events: 0, revents: 0 }; 2];
+        let [socket, pipe] = self.soft.map_or(none, poll_entries);
+        let [rdma, _] = self.rdma.map_or(none, poll_entries);
+        [socket, pipe, rdma]
     }
 
     /// Empties the doorbells that rang, by what polling [`Self::entries`] found.

@@ -3,7 +3,7 @@
 
 use crate::datagram::remote::{Queue, Remote};
 use crate::datagram::{Datagram, raw};
-use crate::engine::{ThreadBell, spin_on};
+use crate::engine::{ThreadBell, poll_entries, spin_on};
 use crate::interrupt::Watch;
 use crate::sys;
 use rsock_verbs::rdma::Rdma;
@@ -135,7 +135,7 @@ pub(crate) fn armed(
                 return Ok(());
             }
             let bells: Vec<_> =
-                [local, remote].iter().flat_map(|bell| bell.entries).flatten().collect();
+                [local, remote].iter().filter_map(|bell| bell.entries).flatten().collect();
             let is_short = local.is_short || remote.is_short;
             f(&bells, is_short.then_some(WITHOUT_BELL))
         })
@@ -146,13 +146,9 @@ pub(crate) fn armed(
 #[derive(Clone, Copy, Default)]
 struct ArmedBell {
     /// The descriptors to poll.
-    entries: [Option<libc::pollfd>; 2],
+    entries: Option<[libc::pollfd; 2]>,
     /// Not armed everywhere: for lack of room, or because a datagram has come.
     is_short: bool,
-}
-
-fn entries_of(bell: &impl Bell) -> [Option<libc::pollfd>; 2] {
-    [Some(bell.as_fd()), bell.pipe()].map(|fd| fd.map(|fd| raw(fd, libc::POLLIN)))
 }
 
 fn with_local_bell(
@@ -164,7 +160,7 @@ fn with_local_bell(
     Soft::with_bell(&local.ctx, |bell| {
         let armed: Vec<_> = sockets.iter().map(|socket| socket.arm(bell)).collect();
         let is_short = armed.contains(&Some(false));
-        let result = f(ArmedBell { entries: entries_of(bell), is_short });
+        let result = f(ArmedBell { entries: Some(poll_entries(bell)), is_short });
         sockets.iter().for_each(|socket| socket.disarm(bell));
         bell.drain();
         result
@@ -180,7 +176,7 @@ fn with_remote_bell(
     Rdma::with_bell(queue.context(), |bell| {
         let n_armed = queues.iter().filter(|queue| queue.ud().arm(bell)).count();
         let is_short = n_armed < queues.len();
-        let result = f(ArmedBell { entries: entries_of(bell), is_short });
+        let result = f(ArmedBell { entries: Some(poll_entries(bell)), is_short });
         queues.iter().for_each(|queue| queue.ud().disarm(bell));
         bell.drain();
         result

@@ -42,8 +42,8 @@ pub use remote_memory::{CallerMemory, IomapError, RemoteAccess};
 pub use send::SendError;
 pub use setup::Preparing;
 pub use wait::{
-    Interest, ThreadBell, Wake, cpu_contention, longest_spin, spin_briefly_on, spin_on,
-    spin_on_peers,
+    Interest, ThreadBell, Wake, cpu_contention, longest_spin, poll_entries, spin_briefly_on,
+    spin_on, spin_on_peers,
 };
 
 use buffers::adaptive::AdaptiveBuffer;

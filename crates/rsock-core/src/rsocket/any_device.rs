@@ -6,7 +6,7 @@
 //! one device.
 
 use crate::config::environment::{self, Device};
-use crate::engine::{Armed, CallerMemory, Interest, Ready, ThreadBell};
+use crate::engine::{Armed, CallerMemory, Interest, Ready, ThreadBell, poll_entries};
 use crate::interrupt::Watch;
 use crate::metrics::Transport;
 use crate::rsocket::RemoteAccess;
@@ -26,7 +26,7 @@ use rsock_verbs::{Backend, Bell, MemoryRegion};
 use rustix::net::RecvFlags;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Shutdown, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -412,11 +412,7 @@ impl<'a> ThreadBells<'a> {
 
     /// What to poll.
     pub(super) fn poll_entries(self) -> impl Iterator<Item = libc::pollfd> {
-        let soft = self.soft.map(AsFd::as_fd);
-        let pipe = self.soft.and_then(Bell::pipe);
-        let rdma = self.rdma.map(AsFd::as_fd);
-        let fds = [soft, pipe, rdma].into_iter().flatten();
-        fds.map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 })
+        [self.soft.map(poll_entries), self.rdma.map(poll_entries)].into_iter().flatten().flatten()
     }
 
     /// Drains the bells that rang.

@@ -82,7 +82,7 @@ pub(super) enum OwnEvent {
 
 impl OwnEvent {
     /// How many there are, each of which may take the place of an event of the program.
-    pub(super) const ALL: usize = 3;
+    pub(super) const COUNT: usize = 3;
 
     /// The data of such an event.
     pub(super) fn data(self) -> u64 {
@@ -125,9 +125,8 @@ impl OwnFds {
         added.map(|()| Self { ready, sockets })
     }
 
-    /// Takes the rings of the doorbell. If it gets a pipe, `set` watches that too.
-    pub(super) fn take_rings(&self, set: RawFd) {
-        let _ = self.ready.drain();
+    /// Gives the doorbell a pipe, which `set` watches too, if it has rung often.
+    pub(super) fn add_pipe_if_busy(&self, set: RawFd) {
         self.ready.bell().add_pipe_if_busy(|pipe| {
             let data = OwnEvent::Pipe.data();
             kernel::add(set, pipe.as_raw_fd(), IN | EDGE, data).is_ok()

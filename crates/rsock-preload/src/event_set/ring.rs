@@ -575,25 +575,16 @@ impl State {
         Some(ring)
     }
 
-    /// Has a thread that sleeps on the set look again.
-    pub(super) fn wake_sleeper(&self, set: &EventSet) {
-        if set.n_sleepers.load(Ordering::SeqCst) != 0 {
-            self.ring();
-        }
-    }
-
     /// Has threads look again that sleep on the set, on a set that it is in, or in `poll` over one
     /// of these. The last two are not counted as sleepers.
     pub(super) fn wake_all(&self, set: &EventSet) {
-        if self.is_polled {
+        if self.is_polled || set.n_sleepers.load(Ordering::SeqCst) != 0 {
             self.ring();
-        } else {
-            self.wake_sleeper(set);
         }
     }
 
     /// Rings the doorbell of the set, if it has one.
-    fn ring(&self) {
+    pub(super) fn ring(&self) {
         if let Some(own_fds) = &self.own_fds {
             own_fds.ready.ring();
         }

@@ -234,10 +234,7 @@ impl State {
     /// child that polls the set would see it readable, and leaves them to its parent.
     fn take_own_events(&mut self, set: &EventSet) {
         if set.n_sleepers.load(Ordering::SeqCst) == 0 && !self.is_polled {
-            // Not as in a wait, which may give the doorbell a pipe.
-            if let Some(own_fds) = self.own_fds.as_ref().filter(|_| !self.is_inherited) {
-                let _ = own_fds.ready.drain();
-            }
+            self.take_own_event(OwnEvent::Doorbell);
             self.take_own_event(OwnEvent::Sockets);
         }
     }

@@ -243,11 +243,11 @@ impl EventSet {
         let mut state = self.lock();
         state.fd = fd;
         self.n_sleepers.fetch_add(1, Ordering::SeqCst);
+        let own_fds = state.own_fds.as_ref().filter(|_| !state.is_inherited);
+        own_fds.into_iter().for_each(|own| own.add_pipe_if_busy(fd));
         let has_something = !state.candidates.is_empty()
             || self.has_found.load(Ordering::Acquire)
-            || !state.is_inherited
-                && !is_mistaken!(LostWakeUp)
-                && state.own_fds.as_ref().is_some_and(|own| !own.ready.arm());
+            || !is_mistaken!(LostWakeUp) && own_fds.is_some_and(|own| !own.ready.arm());
         if has_something && must_sleep {
             return Some(Some(Duration::ZERO));
         }
@@ -314,8 +314,9 @@ impl State {
     /// ring that was to wake that.
     fn leave_to_sleepers(&self, set: &EventSet) {
         let has_any = || self.own_fds.as_ref().is_some_and(|own_fds| own_fds.ready.has_any());
-        if !self.candidates.is_empty() || has_any() {
-            self.wake_sleeper(set);
+        let has_left = || !self.candidates.is_empty() || has_any();
+        if set.n_sleepers.load(Ordering::SeqCst) != 0 && has_left() {
+            self.ring();
         }
     }
 
@@ -427,7 +428,7 @@ impl State {
         let mut n_found = 0;
         // Each of this library's own events may have taken the place of another, and so may each
         // event that is there already. The kernel reports in turn, so others come next.
-        for _ in 0..=OwnEvent::ALL + n {
+        for _ in 0..=OwnEvent::COUNT + n {
             let more = &mut room[n..];
             let taken = kernel::take(self.fd, more).unwrap_or(0);
             let kept = self.without_own(&mut more[..taken]);
@@ -469,7 +470,7 @@ impl State {
     pub(super) fn take_own_event(&mut self, event: OwnEvent) {
         let Some(own_fds) = self.own_fds.clone().filter(|_| !self.is_inherited) else { return };
         match event {
-            OwnEvent::Doorbell => own_fds.take_rings(self.fd),
+            OwnEvent::Doorbell => drop(own_fds.ready.drain()),
             OwnEvent::Pipe => own_fds.ready.note_waker(),
             OwnEvent::Sockets => own_fds.take_socket_events(|event| self.note_socket_event(event)),
         }

@@ -26,7 +26,7 @@ use rustix::pipe::{PipeFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with}
 use rustix::process::{Resource, getrlimit};
 use std::ffi::CStr;
 use std::io::Write;
-use std::mem::{self, ManuallyDrop, MaybeUninit};
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
@@ -57,7 +57,7 @@ impl PipeName {
 /// have a file of its own under that number: then nothing is read, written or closed here.
 ///
 /// # Invariants
-/// The descriptor is given up once, in `drop`.
+/// The descriptor is closed once, in `drop`, if it is still the pipe's.
 #[derive(Debug)]
 struct PipeFd {
     fd: ManuallyDrop<HighFd>,
@@ -95,17 +95,12 @@ impl PipeFd {
 impl Drop for PipeFd {
     fn drop(&mut self) {
         // Another system call may end a program that has restricted its own.
-        let is_there = untrusted::is_restricted() || self.is_still_there();
-        let is_to_be_forgotten = !is_there && matches!(fstat(&*self.fd), Err(Errno::BADF));
-        // SAFETY: `self` is being dropped; the field is not used again.
-        let fd = unsafe { ManuallyDrop::take(&mut self.fd) };
-        if is_there {
-            return;
+        if untrusted::is_restricted() || self.is_still_there() {
+            // SAFETY: `self` is being dropped; the field is not used again.
+            drop(unsafe { ManuallyDrop::take(&mut self.fd) });
+        } else if matches!(fstat(&*self.fd), Err(Errno::BADF)) {
+            own_fd::forget(self.fd.as_fd().as_raw_fd());
         }
-        if is_to_be_forgotten {
-            own_fd::forget(fd.as_fd().as_raw_fd());
-        }
-        mem::forget(fd);
     }
 }
 

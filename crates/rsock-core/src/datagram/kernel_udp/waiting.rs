@@ -3,7 +3,7 @@
 
 use crate::closing::notice;
 use crate::datagram::kernel_udp::{AcceleratedUdp, NOT_OPEN, Queue};
-use crate::engine::{ThreadBell, spin_on};
+use crate::engine::{ThreadBell, poll_entries, spin_on};
 use crate::interrupt::{Section, Watch};
 use crate::sys;
 use rsock_verbs::soft::{Soft, SoftBell, SoftContext};
@@ -100,10 +100,8 @@ impl AcceleratedUdp {
             };
             let entry = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
             let side = self.listener_fd().unwrap_or(-1);
-            let bell_fd = bell.as_fd().as_raw_fd();
-            let pipe = bell.pipe().map_or(-1, |pipe| pipe.as_raw_fd());
-            let (socket, rings) = (entry(fd.as_raw_fd()), [entry(bell_fd), entry(pipe)]);
-            let mut fds = [socket, rings[0], rings[1], entry(side), notice::entry()];
+            let [bell_entry, pipe] = poll_entries(bell);
+            let mut fds = [entry(fd.as_raw_fd()), bell_entry, pipe, entry(side), notice::entry()];
             let soon = armed.bound().map(|bound| sys::now() + bound);
             let until = [deadline, soon].into_iter().flatten().min();
             let result = sys::sleep(&mut fds, sys::time_left(until), None, watch);

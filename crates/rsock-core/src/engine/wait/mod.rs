@@ -8,7 +8,7 @@ mod thread_bell;
 mod yields;
 
 pub use spin::{longest_spin, spin_briefly_on, spin_on, spin_on_peers};
-pub use thread_bell::ThreadBell;
+pub use thread_bell::{ThreadBell, poll_entries};
 
 use crate::engine::QpStream;
 use crate::engine::wait::spin::Spin;

@@ -2,9 +2,10 @@
 
 use rsock_verbs::rdma::Rdma;
 use rsock_verbs::soft::Soft;
-use rsock_verbs::{Backend, Context};
+use rsock_verbs::{Backend, Bell, Context};
 use std::cell::RefCell;
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::thread::LocalKey;
 
 /// A backend with a doorbell for each thread.
@@ -14,6 +15,15 @@ pub trait ThreadBell: Backend {
     /// # Errors
     /// When no doorbell can be created.
     fn with_bell<R>(ctx: &Self::Context, f: impl FnOnce(&Self::Bell) -> R) -> io::Result<R>;
+}
+
+/// What a thread polls that waits with `bell`.
+pub fn poll_entries(bell: &impl Bell) -> [libc::pollfd; 2] {
+    [Some(bell.as_fd()), bell.pipe()].map(|fd| libc::pollfd {
+        fd: fd.map_or(-1, |fd| fd.as_raw_fd()),
+        events: libc::POLLIN,
+        revents: 0,
+    })
 }
 
 thread_local! {
@@ -46,7 +56,7 @@ fn with_kept<B: Backend, R>(
 impl ThreadBell for Soft {
     fn with_bell<R>(ctx: &Self::Context, f: impl FnOnce(&Self::Bell) -> R) -> io::Result<R> {
         with_kept::<Self, R>(&SOFT_BELL, ctx, |bell| {
-            // Each wait with a thread's bell watches its pipe too.
+            // Each wait with a thread's bell watches its pipe too: see [`poll_entries`].
             bell.add_pipe_if_busy(|_| true);
             f(bell)
         })

@@ -1,6 +1,6 @@
 //! Waiting for a stream to change: spinning, then parked on a futex, then asleep in `ppoll`.
 
-use crate::engine::{Interest, ThreadBell, Wake};
+use crate::engine::{Interest, ThreadBell, Wake, poll_entries};
 use crate::interrupt::Watch;
 use crate::metrics::Direction;
 use crate::rsocket::connection::Connection;
@@ -8,7 +8,6 @@ use crate::sys;
 use rsock_cm::manager::Manager;
 use rsock_verbs::{Backend, Bell};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -90,10 +89,8 @@ where
     ) -> io::Result<()> {
         loop {
             let Some(armed) = self.stream.arm(bell, mark) else { return Ok(()) };
-            let entry = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            let pipe = bell.pipe().map_or(-1, |pipe| pipe.as_raw_fd());
-            let bell_fd = bell.as_fd().as_raw_fd();
-            let mut fds = [entry(bell_fd), entry(pipe), self.hang_up_entry()];
+            let [socket, pipe] = poll_entries(bell);
+            let mut fds = [socket, pipe, self.hang_up_entry()];
             let left = sys::time_left(deadline);
             let bound = armed.bound();
             let limit = [left, bound].into_iter().flatten().min();
