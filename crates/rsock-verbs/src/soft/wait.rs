@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::family::{self, FamilyBox, FamilySafe, ProcessId};
 use crate::sync::parking::{Registry, WaitLines};
 use crate::sync::primitive::{Native, Platform};
-use crate::sync::waiter::{ANNOUNCE, BELL, BELLS, BellName, WaitLine};
+use crate::sync::waiter::{ANNOUNCE, BellName, Lines, WaitLine};
 use rustix::io::Errno;
 use rustix::thread::futex;
 use std::ptr::{self, NonNull};
@@ -123,16 +123,8 @@ impl Announcing {
 
 impl Waiters {
     pub(super) fn new() -> Result<Self, Error> {
-        let zero = || AtomicU32::new(0);
-        let registry = FamilyBox::new(Registry {
-            sleepers: zero(),
-            epoch: zero(),
-            word: zero(),
-            bells_armed: zero(),
-            bells: Default::default(),
-            pipes: Default::default(),
-        })
-        .ok_or(Error::Exhausted("family memory"))?;
+        let registry =
+            FamilyBox::new(Registry::fresh()).ok_or(Error::Exhausted("family memory"))?;
         Ok(Self {
             registry,
             first: OnceLock::new(),
@@ -141,6 +133,10 @@ impl Waiters {
             created: CreationStamp::now(),
             n_more: AtomicUsize::new(0),
         })
+    }
+
+    fn lines(&self) -> Kernel<'_> {
+        Kernel { waiters: self, timeout: None }
     }
 
     fn more(&self) -> MutexGuard<'_, Vec<Arc<OwnedWaitLine>>> {
@@ -169,28 +165,7 @@ impl Waiters {
             more.push(owned);
             self.n_more.store(more.len(), Ordering::Relaxed);
         }
-        // SYNC(wait-lines): the wait line is in the list before the bells are read. Pairs with the
-        // fence in `name`: either a bell that is named meanwhile is seen here, or the wait line is
-        // seen there.
-        Native::fence();
-        let mut any = false;
-        for (i, bell) in self.registry.bells.iter().enumerate() {
-            // Once more if another thread has taken the place meanwhile: what that wrote into this
-            // line may have been replaced here.
-            loop {
-                let id = bell.load(Ordering::Acquire);
-                let pipe = self.registry.pipes[i].load(Ordering::Relaxed);
-                owned.line().set_bell(i, BellName { id, pipe });
-                Native::fence();
-                if bell.load(Ordering::Relaxed) == id {
-                    any |= id != 0;
-                    break;
-                }
-            }
-        }
-        if any {
-            owned.line().arm(BELL);
-        }
+        self.registry.bells.copy_to(owned.line());
         drop(more);
         // Threads that sleep now do not watch this wait line yet.
         self.wake_all();
@@ -216,13 +191,13 @@ impl Waiters {
     /// Wakes the waiting threads after something became ready that no peer announces.
     #[inline]
     pub(super) fn notify(&self) {
-        self.registry.notify(&Kernel { waiters: self, timeout: None });
+        self.registry.notify(&self.lines());
         self.announce();
     }
 
     /// Wakes every waiting thread; a [`Self::park`] with an older epoch returns at once.
     pub(super) fn wake_all(&self) {
-        self.registry.wake_all(&Kernel { waiters: self, timeout: None });
+        self.registry.wake_all(&self.lines());
         self.announce();
     }
 
@@ -322,19 +297,7 @@ impl Waiters {
 
     /// Registers a thread's bell and arms it; false if there is no room for another bell.
     pub(super) fn arm_bell(&self, bell: BellName) -> bool {
-        let id = bell.id;
-        let places = &self.registry.bells;
-        let known = places.iter().position(|b| b.load(Ordering::Relaxed) == id);
-        let free = || {
-            places.iter().position(|b| {
-                // SYNC(bell-place): after the thread that gave the place up has cleared the lines.
-                b.compare_exchange(0, id, Ordering::Acquire, Ordering::Relaxed).is_ok()
-            })
-        };
-        let Some(i) = known.or_else(free) else { return false };
-        self.name(i, bell);
-        self.arm_bells();
-        true
+        self.registry.bells.arm(bell, &self.lines())
     }
 
     /// As [`Self::arm_bell`]; false, without arming the bell, if `is_ready` holds.
@@ -351,31 +314,7 @@ impl Waiters {
 
     /// Removes a bell.
     pub(super) fn disarm_bell(&self, id: u64) {
-        for i in 0..BELLS {
-            if self.registry.bells[i].load(Ordering::Relaxed) == id {
-                // While the place is still this bell's: its next owner writes its name there.
-                self.for_each(|p| p.line().set_bell(i, BellName::default()));
-                // SYNC(bell-place): pairs with the Acquire in `arm_bell`.
-                self.registry.bells[i].store(0, Ordering::Release);
-            }
-        }
-    }
-
-    fn name(&self, i: usize, bell: BellName) {
-        self.registry.pipes[i].store(bell.pipe, Ordering::Relaxed);
-        self.registry.bells[i].store(bell.id, Ordering::Relaxed);
-        // SYNC(wait-lines): pairs with the fence in `wait_line`.
-        Native::fence();
-        self.for_each(|p| p.line().set_bell(i, bell));
-    }
-
-    fn arm_bells(&self) {
-        self.registry.bells_armed.store(1, Ordering::Relaxed);
-        self.for_each(|p| {
-            p.line().arm(BELL);
-        });
-        // SYNC(arm-ring): for a queue without wait lines. Pairs with the fence in `notify`.
-        Native::fence();
+        self.registry.bells.disarm(id, &self.lines());
     }
 
     /// Sleeps until woken, unless `is_ready` holds or the epoch is no longer `epoch`.
@@ -414,14 +353,16 @@ impl Default for Watched {
     }
 }
 
+impl Lines<Native> for Kernel<'_> {
+    fn for_each(&self, mut f: impl FnMut(&WaitLine)) {
+        self.waiters.for_each(|owned| f(owned.line()));
+    }
+}
+
 impl WaitLines<Native> for Kernel<'_> {
     type Parked = Parked;
     type Watched = Watched;
     const WOKEN: Parked = Parked::Woken;
-
-    fn for_each(&self, mut f: impl FnMut(&WaitLine)) {
-        self.waiters.for_each(|owned| f(owned.line()));
-    }
 
     fn sleep_on_single(&self, arm: impl FnOnce(&WaitLine) -> Option<u32>) -> Option<Parked> {
         let is_alone = |_: &&Arc<OwnedWaitLine>| self.waiters.n_more.load(Ordering::Relaxed) == 0;

@@ -5,6 +5,7 @@
 //! Sleeping is modelled by a mutex and a condition variable, so loom reports a lost wake-up as a
 //! deadlock. It also reports any access to memory that another thread still uses.
 
+mod bells;
 mod owner;
 mod parking;
 mod ready_set;

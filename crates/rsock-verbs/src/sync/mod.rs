@@ -3,6 +3,7 @@
 //! In production the words are atomics inside a mapped segment; under `--cfg loom` the same code
 //! runs on loom's atomics on the heap. Nothing in this module knows about segments.
 
+pub(crate) mod bells;
 pub(crate) mod copy_guard;
 pub(crate) mod lane_users;
 #[cfg(all(test, loom))]

@@ -6,8 +6,9 @@
 //! wake-up through any of them ends its sleep. [`WaitLines`] supplies what lies behind the words
 //! (segments, futexes, bells).
 
+use super::bells::Bells;
 use super::primitive::{Native, Platform, Word};
-use super::waiter::{ANNOUNCE, BELL, BELLS, FUTEX, WaitLine};
+use super::waiter::{ANNOUNCE, BELL, FUTEX, Lines, WaitLine};
 use std::sync::atomic::Ordering;
 
 /// The words, in family memory.
@@ -18,19 +19,16 @@ use std::sync::atomic::Ordering;
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub(crate) struct Registry<P: Platform = Native> {
-    pub(crate) sleepers: P::U32,
+    sleepers: P::U32,
     /// Counts [`Self::wake_all`], so that a wake-up that comes before the sleep is not lost.
-    pub(crate) epoch: P::U32,
+    epoch: P::U32,
     /// The word that threads sleep on when the queue has no wait line.
-    pub(crate) word: P::U32,
-    pub(crate) bells_armed: P::U32,
-    pub(crate) bells: [P::U64; BELLS],
-    /// For each bell the pipe by which peers may ring it.
-    pub(crate) pipes: [P::U64; BELLS],
+    word: P::U32,
+    pub(crate) bells: Bells<P>,
 }
 
-/// The wait lines of one queue, and how the system sleeps and wakes.
-pub(crate) trait WaitLines<P: Platform> {
+/// How the system sleeps on the wait lines of one queue, and wakes their sleepers.
+pub(crate) trait WaitLines<P: Platform>: Lines<P> {
     /// How a sleep ended.
     type Parked;
     /// Words that one sleep watches.
@@ -38,8 +36,6 @@ pub(crate) trait WaitLines<P: Platform> {
     /// Woken before the sleep began.
     const WOKEN: Self::Parked;
 
-    /// Runs `f` on every wait line.
-    fn for_each(&self, f: impl FnMut(&WaitLine<P>));
     /// Sleeps on the only wait line, for which it calls `arm` first; `None` unless there is exactly
     /// one.
     fn sleep_on_single(
@@ -59,15 +55,19 @@ pub(crate) trait WaitLines<P: Platform> {
 }
 
 impl<P: Platform> Registry<P> {
+    /// No waiters, as in fresh memory.
+    pub(crate) fn fresh() -> Self {
+        let zero = || P::U32::new(0);
+        Self { sleepers: zero(), epoch: zero(), word: zero(), bells: Bells::fresh() }
+    }
+
     /// Wakes the waiting threads after something became ready that no peer announces.
     #[inline]
     pub(crate) fn notify(&self, lines: &impl WaitLines<P>) {
         // SYNC(arm-ring): orders what became ready before the loads below. Pairs with the fence
-        // that follows the registration in `park` and `arm_bells`.
+        // that follows the registration in `park` and `Bells::arm`.
         P::fence();
-        if self.sleepers.load(Ordering::Relaxed) != 0
-            || self.bells_armed.load(Ordering::Relaxed) != 0
-        {
+        if self.sleepers.load(Ordering::Relaxed) != 0 || self.bells.is_armed() {
             self.wake_registered(lines);
         }
     }
@@ -86,7 +86,7 @@ impl<P: Platform> Registry<P> {
 
     #[cold]
     fn wake_registered(&self, lines: &impl WaitLines<P>) {
-        let mut ring = self.bells_armed.swap(0, Ordering::AcqRel) != 0;
+        let mut ring = self.bells.take_armed();
         let mut is_announced = false;
         if self.sleepers.load(Ordering::Relaxed) != 0 {
             self.word.fetch_add(1, Ordering::Relaxed);
@@ -104,12 +104,7 @@ impl<P: Platform> Registry<P> {
             lines.announce();
         }
         if ring {
-            for bell in &self.bells {
-                match bell.load(Ordering::Relaxed) {
-                    0 => {}
-                    id => lines.ring(id),
-                }
-            }
+            self.bells.for_each(|id| lines.ring(id));
         }
     }
 

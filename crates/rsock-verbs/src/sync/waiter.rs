@@ -23,8 +23,8 @@ pub(crate) const ANNOUNCE: u32 = 1 << 2;
 const BITS: u32 = FUTEX | BELL | ANNOUNCE;
 /// Increment of the counter in the upper bits.
 const TAKEN: u32 = BITS + 1;
-/// Bells of threads that one line can name.
-pub(crate) const BELLS: usize = 5;
+/// Bells of threads that one line can name. A model has fewer.
+pub(crate) const BELLS: usize = if cfg!(all(test, loom)) { 1 } else { 5 };
 
 /// # Invariants
 /// Only waiters set bits; only notifiers clear them, and they then count that and wake the waiters
@@ -52,6 +52,12 @@ pub(crate) struct BellName {
     pub(crate) id: u64,
     /// The doorbell pipe that may be rung instead; 0 means none.
     pub(crate) pipe: u64,
+}
+
+/// The wait lines of one queue.
+pub(crate) trait Lines<P: Platform> {
+    /// Runs `f` on every one.
+    fn for_each(&self, f: impl FnMut(&WaitLine<P>));
 }
 
 impl<P: Platform> WaitLine<P> {

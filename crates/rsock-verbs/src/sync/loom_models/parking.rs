@@ -3,8 +3,8 @@
 
 use super::{explore, explore_up_to};
 use crate::sync::parking::{Registry, WaitLines};
-use crate::sync::primitive::{Loom, Word};
-use crate::sync::waiter::{FUTEX, WaitLine};
+use crate::sync::primitive::Loom;
+use crate::sync::waiter::{FUTEX, Lines, WaitLine};
 use loom::sync::atomic::AtomicU32;
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
@@ -25,14 +25,7 @@ struct Queue {
 impl Queue {
     fn new(n_lines: u32) -> Arc<Self> {
         Arc::new(Self {
-            registry: Registry {
-                sleepers: Word::new(0),
-                epoch: Word::new(0),
-                word: Word::new(0),
-                bells_armed: Word::new(0),
-                bells: std::array::from_fn(|_| Word::new(0)),
-                pipes: std::array::from_fn(|_| Word::new(0)),
-            },
+            registry: Registry::fresh(),
             lines: [WaitLine::fresh(), WaitLine::fresh()],
             n_lines: AtomicU32::new(n_lines),
             arrived: std::array::from_fn(|_| AtomicU32::new(0)),
@@ -70,16 +63,18 @@ impl Queue {
 #[derive(Default)]
 struct Watched(Vec<(*const AtomicU32, u32)>);
 
-impl WaitLines<Loom> for Queue {
-    type Parked = ();
-    type Watched = Watched;
-    const WOKEN: () = ();
-
+impl Lines<Loom> for Queue {
     fn for_each(&self, mut f: impl FnMut(&WaitLine<Loom>)) {
         // As the list of wait lines, which is read under a lock of its own.
         let n = { self.n_lines.load(Ordering::Relaxed) as usize };
         self.lines[..n].iter().for_each(|line| f(line));
     }
+}
+
+impl WaitLines<Loom> for Queue {
+    type Parked = ();
+    type Watched = Watched;
+    const WOKEN: () = ();
 
     fn sleep_on_single(&self, arm: impl FnOnce(&WaitLine<Loom>) -> Option<u32>) -> Option<()> {
         if self.n_lines.load(Ordering::Relaxed) != 1 {
