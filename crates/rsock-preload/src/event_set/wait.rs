@@ -503,3 +503,6 @@ impl State {
         n
     }
 }
+
+#[cfg(test)]
+mod tests;
