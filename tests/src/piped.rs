@@ -1,7 +1,7 @@
 //! A program that a test talks to by its standard input and output.
 
 use crate::Running;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{ChildStdout, Command, Stdio};
 
 /// A started program that goes on until its standard input ends.
@@ -37,6 +37,16 @@ impl Piped {
         let mut line = String::new();
         self.out.read_line(&mut line).expect("its output");
         line.trim_end().to_owned()
+    }
+
+    /// Writes a line to its standard input; the next line that it prints.
+    ///
+    /// # Panics
+    /// If it has ended.
+    pub fn ask(&mut self, line: &str) -> String {
+        let stdin = self.process.stdin.as_mut().expect("piped");
+        writeln!(stdin, "{line}").expect("its standard input");
+        self.line()
     }
 
     /// Has it end, which must be with success; the rest of what it prints.

@@ -66,3 +66,22 @@ fn two_ends_go_on_when_their_pipes_are_full() {
     client.finish();
     server.finish();
 }
+
+#[test]
+fn a_set_with_a_pipe_is_ready_for_poll_and_for_another_set_only_while_a_stream_is() {
+    let _watchdog = Watchdog::new(Duration::from_secs(240));
+    let [server, mut client] = ends(FEW_TRIPS);
+    assert_eq!(client.ask("look"), "done");
+    client.finish();
+    server.finish();
+}
+
+#[test]
+fn a_set_with_a_pipe_serves_its_process_after_a_fork() {
+    let _watchdog = Watchdog::new(Duration::from_secs(240));
+    let [server, mut client] = ends(FEW_TRIPS);
+    assert_eq!(pipes_of(&client).len(), 2);
+    assert_eq!(client.ask("fork"), "done");
+    client.finish();
+    server.finish();
+}
