@@ -6,6 +6,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Instant;
 
 /// Why a task failed: one line for a person.
 #[derive(Debug)]
@@ -48,9 +50,11 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
-/// Says what is about to happen.
+/// Says what is about to happen, and how many minutes and seconds after the first time.
 pub(crate) fn say(what: impl fmt::Display) {
-    eprintln!("==> {what}");
+    static FIRST: OnceLock<Instant> = OnceLock::new();
+    let seconds = FIRST.get_or_init(Instant::now).elapsed().as_secs();
+    eprintln!("==> {}:{:02} {what}", seconds / 60, seconds % 60);
 }
 
 /// Runs `command` to its end with its output shown.

@@ -15,9 +15,13 @@ use clap::Args;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::env;
+use std::fmt::Display;
 use std::fs;
+use std::io::{self, Write};
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::process::Command;
+use std::thread;
 
 /// How much is run.
 #[derive(Debug, Args)]
@@ -30,18 +34,13 @@ pub(crate) struct Options {
 /// Runs the whole suite; goes on after a failure so that one run tells everything.
 pub(crate) fn run(options: &Options) -> Done {
     let mut run = Run::default();
-    if let Err(why) = tools::fetch() {
-        run.failed("fetching programs", why);
-    }
-    if options.all
-        && let Err(why) = tools::large::fetch()
-    {
-        run.failed("fetching large programs", why);
-    }
-    for missing in tools::missing() {
-        run.failed(missing, "is not on this machine; tests that run it will fail");
-    }
-    run.build()?;
+    thread::scope(|scope| {
+        // Fetching waits for the network, compiling for the CPUs.
+        let fetching = scope.spawn(|| fetch(options.all));
+        run.build()?;
+        run.failures.extend(fetching.join().unwrap_or_else(|cause| resume_unwind(cause)));
+        Ok(())
+    })?;
     run.tests("tests", "", |failed, tests| {
         let mut command = cargo("test");
         command.arg("--workspace");
@@ -59,14 +58,34 @@ pub(crate) fn run(options: &Options) -> Done {
     if options.all {
         run.large_programs();
     }
-    for (what, seed) in torture::short_runs() {
-        run.torture(what, seed);
-    }
+    run.torture();
     run.lab()?;
     run.loom()?;
     run.step("benchmarks", cargo("bench").args(BENCHES).args(["--", "--test"]));
     run.end()
 }
+
+/// Fetches what tests run; names what could not be fetched, or is missing.
+fn fetch(all: bool) -> Vec<String> {
+    let mut failures = Vec::new();
+    let mut failed = |what: &str, why: &dyn Display| failures.push(failed(what, why));
+    if let Err(why) = tools::fetch() {
+        failed("fetching programs", &why);
+    }
+    if all && let Err(why) = tools::large::fetch() {
+        failed("fetching large programs", &why);
+    }
+    if let Err(why) = lab::fetch() {
+        failed(LAB, &why);
+    }
+    for missing in tools::missing() {
+        failed(missing, &"is not on this machine; tests that run it will fail");
+    }
+    failures
+}
+
+/// What failed if there is no guest to run tests in.
+const LAB: &str = "the lab";
 
 /// All benchmarks, and nothing that is none.
 const BENCHES: [&str; 3] = ["--workspace", "--bench", "*"];
@@ -155,8 +174,7 @@ impl Run {
 
     /// Tests that need an RDMA device, in a guest that has one, and those that need two hosts.
     fn lab(&mut self) -> Done {
-        if let Err(why) = lab::fetch() {
-            self.failed("the lab", why);
+        if self.failures.iter().any(|failure| failure == LAB) {
             return Ok(());
         }
         let programs = device_tests()?;
@@ -212,14 +230,28 @@ impl Run {
         self.counts.add(counts);
     }
 
-    /// As a test: one that fails is run twice more with the same schedules.
-    fn torture(&mut self, what: &str, seed: u64) {
-        let run = || watched(&mut torture::short_run(seed)).done;
-        let Err(why) = run() else { return };
-        if run().and_then(|()| run()).is_ok() {
-            self.flaky.push(format!("{what} ({seed})"));
-        } else {
-            self.failed(what, why);
+    /// Random schedules of the preload library: the same as always and, beside them, fresh ones. As
+    /// a test: a run that fails is repeated twice.
+    fn torture(&mut self) {
+        let [(always, fixed), (what, fresh)] = torture::short_runs();
+        let mut kept = Vec::new();
+        let [first, second] = thread::scope(|scope| {
+            let beside = scope.spawn(|| {
+                let mut command = torture::short_run(fixed);
+                Watched::run_to(in_test(&mut command), &mut kept).done
+            });
+            let second = watched(&mut torture::short_run(fresh)).done;
+            [beside.join().unwrap_or_else(|cause| resume_unwind(cause)), second]
+        });
+        let _ = io::stdout().write_all(&kept);
+        for (what, seed, done) in [(always, fixed, first), (what, fresh, second)] {
+            let Err(why) = done else { continue };
+            let again = || watched(&mut torture::short_run(seed)).done;
+            if again().and_then(|()| again()).is_ok() {
+                self.flaky.push(format!("{what} ({seed})"));
+            } else {
+                self.failed(what, why);
+            }
         }
     }
 
@@ -231,9 +263,8 @@ impl Run {
         }
     }
 
-    fn failed(&mut self, what: &str, why: impl std::fmt::Display) {
-        eprintln!("xtask: {what}: {why}");
-        self.failures.push(what.to_owned());
+    fn failed(&mut self, what: &str, why: impl Display) {
+        self.failures.push(failed(what, &why));
     }
 
     /// The last line: what continuous integration reads.
@@ -250,11 +281,21 @@ impl Run {
     }
 }
 
+/// Says why something failed; returns its name.
+fn failed(what: &str, why: &dyn Display) -> String {
+    eprintln!("xtask: {what}: {why}");
+    what.to_owned()
+}
+
 /// Runs `command` under watch, with what tests need to know.
 fn watched(command: &mut Command) -> Watched {
+    Watched::run(in_test(command))
+}
+
+/// `command` with what tests need to know.
+fn in_test(command: &mut Command) -> &mut Command {
     command.env("RSOCK_TOOLS", tools::dir());
-    command.env("RSOCK_ARTIFACTS", steps::target_dir().join(PROFILE));
-    Watched::run(command)
+    command.env("RSOCK_ARTIFACTS", steps::target_dir().join(PROFILE))
 }
 
 fn cargo(what: &str) -> Command {
@@ -296,7 +337,7 @@ fn loom_packages() -> Done<BTreeSet<String>> {
     Ok(found)
 }
 
-/// Seconds for all tests in the lab: they take two minutes on an idle machine.
+/// Seconds for all tests in the lab: they take nine minutes on two CPUs.
 const LAB_LIMIT: &str = "1800";
 
 /// Cargo.toml says what it is.

@@ -29,11 +29,16 @@ pub(crate) struct Watched {
 impl Watched {
     /// Runs `command`, passing its output on.
     pub(crate) fn run(command: &mut Command) -> Self {
-        Self::run_to(command, SILENCE, &mut io::stdout())
+        Self::run_to(command, &mut io::stdout())
     }
 
-    /// As [`run`](Self::run), passing the output on to `out`, and with a limit to silence.
-    fn run_to(command: &mut Command, silence: Duration, out: &mut dyn Write) -> Self {
+    /// As [`run`](Self::run), passing the output on to `out`.
+    pub(crate) fn run_to(command: &mut Command, out: &mut dyn Write) -> Self {
+        Self::run_with(command, SILENCE, out)
+    }
+
+    /// As [`run_to`](Self::run_to), with a limit to silence.
+    fn run_with(command: &mut Command, silence: Duration, out: &mut dyn Write) -> Self {
         let mut report = Report::default();
         let end = run(command, silence, &mut report, out);
         let only_tests_failed = matches!(end, Err(Ended::Failed(_)));
@@ -239,7 +244,7 @@ mod tests {
 
     /// What is passed on goes nowhere: a run above this one would read it too.
     fn watched(script: &str, silence: Duration) -> Watched {
-        Watched::run_to(Command::new("sh").args(["-c", script]), silence, &mut io::sink())
+        Watched::run_with(Command::new("sh").args(["-c", script]), silence, &mut io::sink())
     }
 
     fn shell(script: &str, silence: Duration) -> Done {
