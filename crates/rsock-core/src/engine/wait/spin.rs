@@ -225,7 +225,8 @@ impl Spin {
         ready: impl Fn() -> bool,
     ) -> Option<bool> {
         let mut offered = Instant::now();
-        for i in 0..self.yields.begin() {
+        let n = self.yields.begin();
+        for i in 0..n {
             rustix::thread::sched_yield();
             if let Some(contention) = contention
                 && i.is_multiple_of(stretch())
@@ -246,7 +247,7 @@ impl Spin {
                 return Some(true);
             }
         }
-        self.yields.learn_miss();
+        self.yields.learn_miss(n);
         None
     }
 
