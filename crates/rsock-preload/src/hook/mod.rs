@@ -17,6 +17,7 @@ mod dup;
 mod epoll;
 mod epoll_wait;
 mod exec;
+mod file_buffer;
 mod message;
 mod message_batch;
 mod passed_fds;

@@ -3,6 +3,7 @@
 //! A stream off TCP takes a file's bytes through a buffer. For a pipe, the stream goes back to TCP
 //! and the kernel transfers the bytes.
 
+use super::file_buffer::with_buffer;
 use crate::slot::Direction;
 use crate::{arg, errno, fdtable, guard, next, signal};
 use libc::{c_int, c_uint, loff_t, off_t, size_t, ssize_t};
@@ -13,7 +14,7 @@ use rustix::fs::SeekFrom;
 use rustix::net::{RecvFlags, SendFlags};
 use std::io::{self, IoSlice, IoSliceMut};
 
-/// Bytes moved at a time, on the stack.
+/// Bytes moved to a pipe at a time, on the stack.
 const CHUNK: usize = 16 * 1024;
 
 /// As `sendfile(2)`.
@@ -148,35 +149,36 @@ fn copy_file(
     start: u64,
     len: usize,
 ) -> io::Result<usize> {
-    let mut chunk = [0u8; CHUNK];
-    let mut done = 0;
-    // Sending may sleep, and another thread may close the file's number meanwhile.
-    let kept = if len > CHUNK { Some(Kept::new(file)?) } else { None };
-    let file = kept.as_ref().map_or(file, Kept::fd);
-    while done < len {
-        let want = CHUNK.min(len - done);
-        let n = match rustix::io::pread(file, &mut chunk[..want], start + done as u64) {
-            Ok(0) => break,
-            Ok(n) => n,
-            Err(e) if done == 0 => return Err(e.into()),
-            Err(_) => break,
-        };
-        match handle.stream().send_by(
-            handle.descriptor(),
-            &[IoSlice::new(&chunk[..n])],
-            SendFlags::empty(),
-        ) {
-            Ok(sent) => {
-                done += sent;
-                if sent < n {
-                    break;
+    with_buffer(len, |buffer| {
+        // Sending may sleep, and another thread may close the file's number meanwhile.
+        let kept = if len > buffer.len() { Some(Kept::new(file)?) } else { None };
+        let file = kept.as_ref().map_or(file, Kept::fd);
+        let mut done = 0;
+        while done < len {
+            let want = buffer.len().min(len - done);
+            let n = match rustix::io::pread(file, &mut buffer[..want], start + done as u64) {
+                Ok(0) => break,
+                Ok(n) => n,
+                Err(e) if done == 0 => return Err(e.into()),
+                Err(_) => break,
+            };
+            match handle.stream().send_by(
+                handle.descriptor(),
+                &[IoSlice::new(&buffer[..n])],
+                SendFlags::empty(),
+            ) {
+                Ok(sent) => {
+                    done += sent;
+                    if sent < n {
+                        break;
+                    }
                 }
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => break,
             }
-            Err(e) if done == 0 => return Err(e),
-            Err(_) => break,
         }
-    }
-    Ok(done)
+        Ok(done)
+    })
 }
 
 /// Moves one chunk of the stream's bytes into a pipe, taking from the stream only what the pipe
