@@ -7,9 +7,9 @@
 #include <sys/sendfile.h>
 #include <sys/syscall.h>
 
-enum { BULK = 8 << 20 };
+enum { BULK = 8 << 20, SHORT = 10000, MORE_THAN_SHORT = 50000 };
 
-enum action { RECV, RECV_ALL, RECV_MESSAGES, SEND, POLL, SELECT, SEND_FILE };
+enum action { RECV, RECV_ALL, RECV_MESSAGES, SEND, POLL, SELECT, SEND_FILE, SEND_SHORT_FILE };
 
 struct caller {
 	pthread_t thread;
@@ -59,9 +59,10 @@ static void *call(void *arg)
 		c->result = select(c->fd + 1, &set, NULL, NULL, NULL);
 		break;
 	}
-	case SEND_FILE: {
+	case SEND_FILE:
+	case SEND_SHORT_FILE: {
 		off_t at = 0;
-		c->result = sendfile(c->fd, c->file, &at, BULK);
+		c->result = sendfile(c->fd, c->file, &at, c->action == SEND_FILE ? BULK : MORE_THAN_SHORT);
 		break;
 	}
 	}
@@ -69,11 +70,16 @@ static void *call(void *arg)
 	return NULL;
 }
 
-static void begin(struct caller *c)
+static void start(struct caller *c)
 {
 	CHECK(pthread_create(&c->thread, NULL, call, c) == 0);
 	while (!c->id)
 		sched_yield();
+}
+
+static void begin(struct caller *c)
+{
+	start(c);
 	await_sleep(c->id);
 }
 
@@ -374,6 +380,46 @@ static void send_file_server(int fd)
 	hear(fd);
 }
 
+/* Sends up to `most` bytes until the connection takes no more, and the kernel has passed on what it can;
+ * returns how many. */
+static size_t send_all_it_takes(int fd, size_t most)
+{
+	size_t sent = 0;
+	for (int is_full = 0; !is_full;) {
+		ssize_t n = send(fd, bulk + sent, most - sent, MSG_DONTWAIT);
+		is_full = n < 0;
+		for (; n > 0; n = send(fd, bulk + sent, most - sent, MSG_DONTWAIT))
+			sent += (size_t)n;
+		CHECK(n < 0 && errno == EAGAIN);
+		usleep(100 * 1000);
+	}
+	return sent;
+}
+
+/* As above, of a file that is shorter than the call asks for, behind as many bytes as the connection
+ * takes. */
+static void send_short_file_server(int fd)
+{
+	fill_stream(bulk, BULK, 5, 0);
+	FILE *first = tmpfile(), *second = tmpfile();
+	CHECK(first && second && ftruncate(fileno(second), BULK) == 0);
+	struct caller c = {.action = SEND_SHORT_FILE, .fd = accept_old(), .file = dup(fileno(first))};
+	hear(fd);
+	uint64_t sent = send_all_it_takes(c.fd, BULK - SHORT);
+	CHECK(fwrite(bulk + sent, SHORT, 1, first) == 1 && fflush(first) == 0);
+	start(&c);
+	/* It need not sleep if the connection has left TCP meanwhile, where there was no room. */
+	has_slept(c.id);
+	CHECK(dup2(fileno(second), c.file) == c.file);
+	tell(fd);
+	CHECK(pthread_join(c.thread, NULL) == 0);
+	printf("old: %ld\n", c.result);
+	sent += SHORT;
+	put(fd, &sent, sizeof(sent));
+	CHECK(close(c.fd) == 0);
+	hear(fd);
+}
+
 static void gets_file(int fd)
 {
 	int old = connect_old();
@@ -404,6 +450,7 @@ static const struct part PARTS[] = {
 	{"shut", shut_client, shut_server},
 	{"send", gets_bulk, send_server},
 	{"send_file", gets_file, send_file_server},
+	{"send_short_file", gets_file, send_short_file_server},
 };
 
 int main(int argc, char **argv)

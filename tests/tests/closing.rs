@@ -52,6 +52,7 @@ parts! {
     a_child_closes_what_a_thread_of_its_parent_receives_from: "forked",
     a_receive_that_a_shutdown_ends_takes_no_bytes_of_its_successor: "shut",
     a_transfer_goes_on_with_its_file: "send_file",
+    a_transfer_ends_with_its_file: "send_short_file",
 }
 
 /// More bytes lie between the ends than the low bits of an offset can tell apart.

@@ -3,7 +3,7 @@
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Room on the stack. Threads may have little of that.
+/// Room on the stack. A thread's stack may be small.
 const SMALL: usize = 16 * 1024;
 /// Room in the buffer that threads share. PERF: `iperf3 -Z` sent at 1.69 of kernel TCP, and
 /// at 1.11 through 16 KiB of the stack (medians of seven by turns): fewer calls read the file, and
@@ -11,7 +11,8 @@ const SMALL: usize = 16 * 1024;
 const LARGE: usize = 64 * 1024;
 
 /// A buffer that one thread at a time uses. No thread waits for it, so that a signal handler may
-/// ask for it. In the child of a process in which a thread had it, it stays in use.
+/// ask for it. A child that is forked while another thread uses the buffer never gets it, nor does
+/// a process whose signal handler left such a call by `longjmp`: they use their stacks.
 struct Shared {
     is_in_use: AtomicBool,
     bytes: UnsafeCell<[u8; LARGE]>,
@@ -23,7 +24,7 @@ unsafe impl Sync for Shared {}
 static SHARED: Shared =
     Shared { is_in_use: AtomicBool::new(false), bytes: UnsafeCell::new([0; LARGE]) };
 
-/// Gives the shared buffer back, also where the thread is cancelled.
+/// Gives the shared buffer back when it is dropped.
 struct InUse;
 
 impl InUse {

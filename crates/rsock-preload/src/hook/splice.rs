@@ -169,7 +169,9 @@ fn copy_file(
             ) {
                 Ok(sent) => {
                     done += sent;
-                    if sent < n {
+                    // A short read is the end of the file. No second one shows that: without
+                    // another number for it, `file` may be another file by now.
+                    if sent < n || n < want {
                         break;
                     }
                 }

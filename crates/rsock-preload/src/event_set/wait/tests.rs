@@ -39,7 +39,7 @@ fn a_wait_with_room_for_one_event_finds_it_behind_all_of_this_librarys_own() {
     kernel::take(fd.as_raw_fd(), &mut room).expect("the set");
     assert_eq!(kernel::take(fd.as_raw_fd(), &mut room).expect("the set"), 0);
 
-    // First the pipe: a wait that is told of the doorbell empties the pipe as well.
+    // First the pipe: a wait that finds the doorbell's event empties the pipe as well.
     let pipe = own_fds.ready.bell().pipe().expect("a doorbell that has rung so often has one");
     write(pipe, &[1]).expect("its pipe");
     own_fds.ready.ring();
