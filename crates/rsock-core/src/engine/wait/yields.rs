@@ -19,12 +19,12 @@ pub(super) const MOST_YIELDS: u32 = 64;
 pub(super) const FEW_YIELDS: u32 = 2;
 /// A wait tries so many times the yields that have ended the last ones.
 const TRIED: u32 = 4;
-/// As many yields as a wait may make that they do not end, for each wait that they have ended: a
-/// sleep and a wake-up take both ends as long as some twenty. PERF: a server that got 10,000
+/// The yields in vain that one wait which a yield ended pays for: a sleep and a wake-up take both
+/// ends as long as some twenty. PERF: a server that got 10,000
 /// requests a second made 11 yields before each, and these ended one wait of ten: a sixth of the
 /// CPU time of both ends.
 const WORTH: u32 = 32;
-/// The most that a thread may make in vain: it makes them before it gives up yielding.
+/// The yields in vain after which a thread gives up yielding.
 const MOST_IN_VAIN: u32 = 64 * YIELDS;
 /// Of the waits of a thread that has given up yielding, one of so many yields.
 const YIELD_EVERY: u32 = 32;
@@ -36,7 +36,7 @@ pub(super) struct Yields {
     n: AtomicU32,
     /// How many yields may still be in vain.
     credit: AtomicU32,
-    /// Waits since the thread has given up yielding.
+    /// Waits while there was no credit.
     n_without: AtomicU32,
     /// Yields of one wait at most.
     most: u32,
@@ -52,7 +52,7 @@ impl Yields {
         }
     }
 
-    /// Counts a wait that spinning has not ended; returns how often it is to yield.
+    /// How often a wait that spinning has not ended is to yield.
     pub(super) fn begin(&self) -> u32 {
         if self.credit.load(Ordering::Relaxed) == 0 {
             let n_without = self.n_without.load(Ordering::Relaxed).wrapping_add(1);
@@ -67,15 +67,18 @@ impl Yields {
     /// Learns from a wait that its `n`th yield has ended.
     pub(super) fn learn_hit(&self, n: u32) {
         let credit = self.credit.load(Ordering::Relaxed);
-        self.credit.store((credit + WORTH).saturating_sub(n).min(MOST_IN_VAIN), Ordering::Relaxed);
+        self.credit.store((credit + WORTH).min(MOST_IN_VAIN), Ordering::Relaxed);
         let old = self.n.load(Ordering::Relaxed);
         let want = n.saturating_mul(TRIED).clamp(YIELDS, MOST_YIELDS);
         let new = if want > old { want } else { old - (old - want) / 16 };
         self.n.store(new, Ordering::Relaxed);
     }
 
-    /// Learns from a wait that all its `n` yields have not ended.
+    /// Learns from a wait that none of its `n` yields has ended.
     pub(super) fn learn_miss(&self, n: u32) {
+        if n == 0 {
+            return;
+        }
         let credit = self.credit.load(Ordering::Relaxed);
         self.credit.store(credit.saturating_sub(n), Ordering::Relaxed);
         let old = self.n.load(Ordering::Relaxed);
