@@ -9,8 +9,9 @@ use super::waiter::{BELL, BELLS, BellName, Lines, WaitLine};
 use std::sync::atomic::Ordering;
 
 /// # Invariants
-/// A place belongs to the thread that has put its bell's id there, until it takes that out again:
-/// only this thread writes the place on wait lines that are in the queue's list.
+/// A place belongs to the thread that has put its bell's id there, until it takes that out again.
+/// On wait lines that are in the queue's list only this thread writes the place, but for
+/// [`Self::copy_to`], which writes until the line agrees with the place.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Bells<P: Platform = Native> {
@@ -39,7 +40,7 @@ impl<P: Platform> Bells<P> {
         self.armed.load(Ordering::Relaxed) != 0
     }
 
-    /// Takes what [`Self::is_armed`] says.
+    /// Clears the mark that [`Self::is_armed`] reads; returns whether it was set.
     pub(crate) fn take_armed(&self) -> bool {
         self.armed.swap(0, Ordering::AcqRel) != 0
     }
@@ -84,7 +85,8 @@ impl<P: Platform> Bells<P> {
     pub(crate) fn disarm(&self, id: u64, lines: &impl Lines<P>) {
         for (i, place) in self.ids.iter().enumerate() {
             if place.load(Ordering::Relaxed) == id {
-                // While the place is still this bell's: its next owner writes its name there.
+                // The lines are cleared before the place is free, because its next owner writes
+                // the name of its own bell there.
                 lines.for_each(|line| line.set_bell(i, BellName::default()));
                 // SYNC(bell-place): pairs with the Acquire in `take_place`.
                 place.store(0, Ordering::Release);
@@ -101,8 +103,8 @@ impl<P: Platform> Bells<P> {
         P::fence();
         let mut any = false;
         for i in 0..BELLS {
-            // Once more if another thread has changed the place meanwhile: what that wrote into
-            // this line may have been replaced here.
+            // Copies again if another thread has changed the place meanwhile, because this copy
+            // may have replaced that thread's.
             loop {
                 let bell = self.name(i);
                 line.set_bell(i, bell);
