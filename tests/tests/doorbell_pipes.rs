@@ -3,7 +3,8 @@
 
 mod epoll_echo;
 
-use rsock_tests::{Piped, Watchdog};
+use rsock_core::accelerate::FallbackReason;
+use rsock_tests::{Piped, Watchdog, fallback_reasons};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -71,17 +72,19 @@ fn two_ends_go_on_when_their_pipes_are_full() {
 fn a_set_with_a_pipe_is_ready_for_poll_and_for_another_set_only_while_a_stream_is() {
     let _watchdog = Watchdog::new(Duration::from_secs(240));
     let [server, mut client] = ends(FEW_TRIPS);
+    assert_eq!(pipes_of(&client).len(), 2);
     assert_eq!(client.ask("look"), "done");
     client.finish();
     server.finish();
 }
 
 #[test]
-fn a_set_with_a_pipe_serves_its_process_after_a_fork() {
+fn streams_of_a_set_with_a_pipe_go_on_over_tcp_after_a_fork() {
     let _watchdog = Watchdog::new(Duration::from_secs(240));
     let [server, mut client] = ends(FEW_TRIPS);
     assert_eq!(pipes_of(&client).len(), 2);
     assert_eq!(client.ask("fork"), "done");
+    assert_eq!(fallback_reasons(client.id()), [FallbackReason::Fork; N]);
     client.finish();
     server.finish();
 }
