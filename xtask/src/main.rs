@@ -29,6 +29,7 @@ mod tools;
 mod torture;
 mod types;
 mod watch;
+mod whole_lines;
 mod words;
 
 use clap::{Parser, Subcommand};

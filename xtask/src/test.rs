@@ -17,11 +17,10 @@ use std::collections::BTreeSet;
 use std::env;
 use std::fmt::Display;
 use std::fs;
-use std::io::{self, Write};
 use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::process::Command;
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
 
 /// How much is run.
 #[derive(Debug, Args)]
@@ -38,7 +37,7 @@ pub(crate) fn run(options: &Options) -> Done {
         // Fetching waits for the network, compiling for the CPUs.
         let fetching = scope.spawn(|| fetch(options.all));
         run.build()?;
-        run.failures.extend(fetching.join().unwrap_or_else(|cause| resume_unwind(cause)));
+        run.failures.extend(joined(fetching));
         Ok(())
     })?;
     run.tests("tests", "", |failed, tests| {
@@ -58,11 +57,24 @@ pub(crate) fn run(options: &Options) -> Done {
     if options.all {
         run.large_programs();
     }
-    run.torture();
-    run.lab()?;
-    run.loom()?;
-    run.step("benchmarks", cargo("bench").args(BENCHES).args(["--", "--test"]));
+    let device_tests = device_tests()?;
+    let mut lab = Run { prefix: "lab: ", ..Run::default() };
+    let has_lab = !run.failures.iter().any(|failure| failure == LAB);
+    thread::scope(|scope| {
+        // A guest leaves much of the CPUs' time to others.
+        let in_lab = has_lab.then(|| scope.spawn(|| lab.lab(&device_tests)));
+        run.torture();
+        let modelled = run.loom();
+        run.step("benchmarks", cargo("bench").args(BENCHES).args(["--", "--test"]));
+        modelled.and(in_lab.map_or(Ok(()), joined))
+    })?;
+    run.add(lab);
     run.end()
+}
+
+/// What a thread returns.
+fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|cause| resume_unwind(cause))
 }
 
 /// Fetches what tests run; names what could not be fetched, or is missing.
@@ -84,7 +96,7 @@ fn fetch(all: bool) -> Vec<String> {
     failures
 }
 
-/// What failed if there is no guest to run tests in.
+/// The name of the failure when no guest could be fetched.
 const LAB: &str = "the lab";
 
 /// All benchmarks, and nothing that is none.
@@ -109,6 +121,8 @@ struct Run {
     failures: Vec<String>,
     /// Tests that failed, and passed when they were run again.
     flaky: Vec<String>,
+    /// What each line of the output begins with.
+    prefix: &'static str,
 }
 
 impl Run {
@@ -173,11 +187,7 @@ impl Run {
     }
 
     /// Tests that need an RDMA device, in a guest that has one, and those that need two hosts.
-    fn lab(&mut self) -> Done {
-        if self.failures.iter().any(|failure| failure == LAB) {
-            return Ok(());
-        }
-        let programs = device_tests()?;
+    fn lab(&mut self, programs: &[(String, PathBuf)]) -> Done {
         for (what, name, guests, threads) in [
             ("tests in the lab", "rdma", "1", "2"),
             ("tests in two guests", "hosts", "2", "1"),
@@ -213,13 +223,13 @@ impl Run {
         filter: &str,
         command: impl Fn(Option<&Failed>, &[String]) -> Command,
     ) {
-        let watched = watched(&mut command(None, &[]));
+        let watched = self.watched(&mut command(None, &[]));
         let mut counts = watched.counts;
         if let Err(why) = watched.done {
             let list = |program: &Failed| again::list(program, filter);
             let verdict = again::judge(&watched.failed, &mut counts, list, |suspects| {
                 let mut command = command(Some(&suspects.program), &suspects.tests);
-                let again = self::watched(&mut command);
+                let again = self.watched(&mut command);
                 again.done.is_ok() && again.counts.passed >= suspects.tests.len() as u64
             });
             self.flaky.extend(verdict.flaky);
@@ -230,24 +240,14 @@ impl Run {
         self.counts.add(counts);
     }
 
-    /// Random schedules of the preload library: the same as always and, beside them, fresh ones. As
-    /// a test: a run that fails is repeated twice.
+    /// Runs the fixed schedules of the preload library and fresh ones side by side. A run that
+    /// fails is repeated twice, as a test is; also side by side.
     fn torture(&mut self) {
-        let [(always, fixed), (what, fresh)] = torture::short_runs();
-        let mut kept = Vec::new();
-        let [first, second] = thread::scope(|scope| {
-            let beside = scope.spawn(|| {
-                let mut command = torture::short_run(fixed);
-                Watched::run_to(in_test(&mut command), &mut kept).done
-            });
-            let second = watched(&mut torture::short_run(fresh)).done;
-            [beside.join().unwrap_or_else(|cause| resume_unwind(cause)), second]
-        });
-        let _ = io::stdout().write_all(&kept);
-        for (what, seed, done) in [(always, fixed, first), (what, fresh, second)] {
+        let runs = torture::short_runs();
+        let done = self.tortured(runs.map(|(_, seed)| seed));
+        for ((what, seed), done) in runs.into_iter().zip(done) {
             let Err(why) = done else { continue };
-            let again = || watched(&mut torture::short_run(seed)).done;
-            if again().and_then(|()| again()).is_ok() {
+            if self.tortured([seed; 2]).iter().all(Result::is_ok) {
                 self.flaky.push(format!("{what} ({seed})"));
             } else {
                 self.failed(what, why);
@@ -255,16 +255,36 @@ impl Run {
         }
     }
 
+    /// Runs the schedules from each of `seeds` on, side by side.
+    fn tortured(&self, seeds: [u64; 2]) -> [Done; 2] {
+        let run = |seed| self.watched(&mut torture::short_run(seed)).done;
+        thread::scope(|scope| seeds.map(|seed| scope.spawn(move || run(seed))).map(joined))
+    }
+
     fn step(&mut self, what: &str, command: &mut Command) {
-        let watched = watched(command);
+        let watched = self.watched(command);
         self.counts.add(watched.counts);
         if let Err(why) = watched.done {
             self.failed(what, why);
         }
     }
 
+    /// Runs `command` under watch, with what tests need to know.
+    fn watched(&self, command: &mut Command) -> Watched {
+        command.env("RSOCK_TOOLS", tools::dir());
+        command.env("RSOCK_ARTIFACTS", steps::target_dir().join(PROFILE));
+        Watched::run(command, self.prefix)
+    }
+
     fn failed(&mut self, what: &str, why: impl Display) {
         self.failures.push(failed(what, &why));
+    }
+
+    /// Adds what another run has found.
+    fn add(&mut self, other: Self) {
+        self.counts.add(other.counts);
+        self.failures.extend(other.failures);
+        self.flaky.extend(other.flaky);
     }
 
     /// The last line: what continuous integration reads.
@@ -285,17 +305,6 @@ impl Run {
 fn failed(what: &str, why: &dyn Display) -> String {
     eprintln!("xtask: {what}: {why}");
     what.to_owned()
-}
-
-/// Runs `command` under watch, with what tests need to know.
-fn watched(command: &mut Command) -> Watched {
-    Watched::run(in_test(command))
-}
-
-/// `command` with what tests need to know.
-fn in_test(command: &mut Command) -> &mut Command {
-    command.env("RSOCK_TOOLS", tools::dir());
-    command.env("RSOCK_ARTIFACTS", steps::target_dir().join(PROFILE))
 }
 
 fn cargo(what: &str) -> Command {

@@ -8,11 +8,13 @@ pub(crate) use crate::harness::{Counts, Failed};
 
 use crate::harness::Report;
 use crate::steps::{self, Done, Failure};
+use crate::whole_lines::WholeLines;
 use rustix::event::{self, PollFd, PollFlags, Timespec};
 use rustix::process::{self, Pid, PidfdFlags, Signal};
 use std::fs;
 use std::io::{self, PipeReader, Read, Write};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -27,18 +29,13 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// Runs `command`, passing its output on.
-    pub(crate) fn run(command: &mut Command) -> Self {
-        Self::run_to(command, &mut io::stdout())
+    /// Runs `command`, passing its output on, each line with `prefix` before it.
+    pub(crate) fn run(command: &mut Command, prefix: &'static str) -> Self {
+        Self::run_to(command, SILENCE, &mut WholeLines::new(io::stdout(), prefix))
     }
 
-    /// As [`run`](Self::run), passing the output on to `out`.
-    pub(crate) fn run_to(command: &mut Command, out: &mut dyn Write) -> Self {
-        Self::run_with(command, SILENCE, out)
-    }
-
-    /// As [`run_to`](Self::run_to), with a limit to silence.
-    fn run_with(command: &mut Command, silence: Duration, out: &mut dyn Write) -> Self {
+    /// As [`run`](Self::run), passing the output on to `out`, and with a limit to silence.
+    fn run_to(command: &mut Command, silence: Duration, out: &mut dyn Write) -> Self {
         let mut report = Report::default();
         let end = run(command, silence, &mut report, out);
         let only_tests_failed = matches!(end, Err(Ended::Failed(_)));
@@ -222,8 +219,10 @@ fn end(processes: &[Marked]) {
 
 /// A value that no other run has.
 fn mark() -> String {
+    static N: AtomicU32 = AtomicU32::new(0);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    format!("{}-{}", std::process::id(), now.as_nanos())
+    let n = N.fetch_add(1, Ordering::Relaxed);
+    format!("{}-{}-{n}", std::process::id(), now.as_nanos())
 }
 
 /// The environment variable that marks the processes of a run.
@@ -244,7 +243,7 @@ mod tests {
 
     /// What is passed on goes nowhere: a run above this one would read it too.
     fn watched(script: &str, silence: Duration) -> Watched {
-        Watched::run_with(Command::new("sh").args(["-c", script]), silence, &mut io::sink())
+        Watched::run_to(Command::new("sh").args(["-c", script]), silence, &mut io::sink())
     }
 
     fn shell(script: &str, silence: Duration) -> Done {
