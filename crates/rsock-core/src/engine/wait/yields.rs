@@ -20,9 +20,8 @@ pub(super) const FEW_YIELDS: u32 = 2;
 /// A wait tries so many times the yields that have ended the last ones.
 const TRIED: u32 = 4;
 /// The yields in vain that one wait which a yield ended pays for: a sleep and a wake-up take both
-/// ends as long as some twenty. PERF: a server that got 10,000
-/// requests a second made 11 yields before each, and these ended one wait of ten: a sixth of the
-/// CPU time of both ends.
+/// ends as long as some twenty. PERF: a server that got 10,000 requests a second made 11 yields
+/// before each, and these ended one wait of ten: a sixth of the CPU time of both ends.
 const WORTH: u32 = 32;
 /// The yields in vain after which a thread gives up yielding.
 const MOST_IN_VAIN: u32 = 64 * YIELDS;
