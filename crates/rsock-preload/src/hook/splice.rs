@@ -48,17 +48,15 @@ pub(crate) unsafe extern "C-unwind" fn sendfile(
             }
         };
         if let Some(start) = start.filter(|_| is_file(file)) {
-            let mut result = guard::call_core(|| copy_file(&handle, file, start, len));
+            let moves_file = offset.is_null();
+            let mut result = guard::call_core(|| send_file(&handle, file, start, len, moves_file));
             drop(handle);
-            if let Ok(n) = result {
-                let end = start + n as u64;
-                if offset.is_null() {
-                    let _ = rustix::fs::seek(file, SeekFrom::Start(end));
-                } else {
-                    let end = off_t::try_from(end).unwrap_or(off_t::MAX);
-                    // SAFETY: the caller's promise.
-                    result = unsafe { arg::store(&end, offset) }.map(|()| n);
-                }
+            if let Ok(n) = result
+                && !moves_file
+            {
+                let end = off_t::try_from(start + n as u64).unwrap_or(off_t::MAX);
+                // SAFETY: the caller's promise.
+                result = unsafe { arg::store(&end, offset) }.map(|()| n);
             }
             if result == Err(libc::EPIPE) {
                 signal::raise_sigpipe();
@@ -139,6 +137,25 @@ fn is_file(fd: BorrowedFd<'_>) -> bool {
         let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
         kind.is_file() || kind.is_block_device()
     })
+}
+
+/// As [`copy_file`]; the file's own offset follows the bytes if it `moves_file`.
+fn send_file(
+    handle: &crate::slot::Handle,
+    file: BorrowedFd<'_>,
+    start: u64,
+    len: usize,
+    moves_file: bool,
+) -> io::Result<usize> {
+    if !moves_file {
+        return copy_file(handle, file, start, len);
+    }
+    // The offset is moved after the send, which may have slept.
+    let kept = Kept::new(file).ok();
+    let file = kept.as_ref().map_or(file, Kept::fd);
+    let n = copy_file(handle, file, start, len)?;
+    let _ = rustix::fs::seek(file, SeekFrom::Start(start + n as u64));
+    Ok(n)
 }
 
 /// Sends up to `len` bytes of `file` from `start` on. The next call reports an error that comes
