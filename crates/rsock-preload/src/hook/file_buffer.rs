@@ -1,7 +1,7 @@
 //! Buffers for a file's bytes on their way to a stream.
 
-use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, Ordering};
+use crate::guard;
+use std::sync::Mutex;
 
 /// Room on the stack. A thread's stack may be small.
 const SMALL: usize = 16 * 1024;
@@ -13,42 +13,12 @@ const LARGE: usize = 64 * 1024;
 /// A buffer that one thread at a time uses. No thread waits for it, so that a signal handler may
 /// ask for it. A child that is forked while another thread uses the buffer never gets it, nor does
 /// a process whose signal handler left such a call by `longjmp`: they use their stacks.
-struct Shared {
-    is_in_use: AtomicBool,
-    bytes: UnsafeCell<[u8; LARGE]>,
-}
-
-// SAFETY: the flag gives the bytes to one thread at a time.
-unsafe impl Sync for Shared {}
-
-static SHARED: Shared =
-    Shared { is_in_use: AtomicBool::new(false), bytes: UnsafeCell::new([0; LARGE]) };
-
-/// Gives the shared buffer back when it is dropped.
-struct InUse;
-
-impl InUse {
-    fn take() -> Option<Self> {
-        // SYNC: pairs with the Release in `drop`.
-        let is_free = !SHARED.is_in_use.swap(true, Ordering::Acquire);
-        is_free.then_some(Self)
-    }
-}
-
-impl Drop for InUse {
-    fn drop(&mut self) {
-        SHARED.is_in_use.store(false, Ordering::Release);
-    }
-}
+static SHARED: Mutex<[u8; LARGE]> = Mutex::new([0; LARGE]);
 
 /// Calls `f` with a buffer through which `len` bytes are to go, in several parts if it is smaller.
 pub(super) fn with_buffer<T>(len: usize, f: impl FnOnce(&mut [u8]) -> T) -> T {
-    match (len > SMALL).then(InUse::take).flatten() {
-        Some(_in_use) => {
-            // SAFETY: no other thread has the bytes before `_in_use` is dropped, and `f` keeps no
-            // reference to them.
-            f(unsafe { &mut *SHARED.bytes.get() })
-        }
+    match (len > SMALL).then(|| guard::try_lock(&SHARED)).flatten() {
+        Some(mut shared) => f(&mut *shared),
         None => f(&mut [0; SMALL]),
     }
 }

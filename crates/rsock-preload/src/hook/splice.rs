@@ -4,7 +4,7 @@
 //! and the kernel transfers the bytes.
 
 use super::file_buffer::with_buffer;
-use crate::slot::Direction;
+use crate::slot::{Direction, Handle};
 use crate::{arg, errno, fdtable, guard, next, signal};
 use libc::{c_int, c_uint, loff_t, off_t, size_t, ssize_t};
 use rsock_core::accelerate::FallbackReason;
@@ -139,75 +139,71 @@ fn is_file(fd: BorrowedFd<'_>) -> bool {
     })
 }
 
-/// As [`copy_file`]; the file's own offset follows the bytes if it `moves_file`.
+/// Sends up to `len` bytes of `file` from `start` on; its own offset follows them if that
+/// `moves_file`.
 fn send_file(
-    handle: &crate::slot::Handle,
+    handle: &Handle,
     file: BorrowedFd<'_>,
     start: u64,
     len: usize,
     moves_file: bool,
 ) -> io::Result<usize> {
-    if !moves_file {
-        return copy_file(handle, file, start, len);
-    }
-    // The offset is moved after the send, which may have slept.
-    let kept = Kept::new(file).ok();
-    let file = kept.as_ref().map_or(file, Kept::fd);
-    let n = copy_file(handle, file, start, len)?;
-    let _ = rustix::fs::seek(file, SeekFrom::Start(start + n as u64));
-    Ok(n)
+    with_buffer(len, |buffer| {
+        // Sending may sleep, and another thread may close the file's number meanwhile.
+        let kept = if len > buffer.len() {
+            Some(Kept::new(file)?)
+        } else if moves_file {
+            Kept::new(file).ok()
+        } else {
+            None
+        };
+        let file = kept.as_ref().map_or(file, Kept::fd);
+        let n = copy_file(handle, file, start, len, buffer)?;
+        if moves_file {
+            let _ = rustix::fs::seek(file, SeekFrom::Start(start + n as u64));
+        }
+        Ok(n)
+    })
 }
 
-/// Sends up to `len` bytes of `file` from `start` on. The next call reports an error that comes
-/// after the first byte.
+/// Sends up to `len` bytes of `file` from `start` on, through `buffer`. The next call reports an
+/// error that comes after the first byte. If all fit in the buffer, `file` is read once.
 fn copy_file(
-    handle: &crate::slot::Handle,
+    handle: &Handle,
     file: BorrowedFd<'_>,
     start: u64,
     len: usize,
+    buffer: &mut [u8],
 ) -> io::Result<usize> {
-    with_buffer(len, |buffer| {
-        // Sending may sleep, and another thread may close the file's number meanwhile.
-        let kept = if len > buffer.len() { Some(Kept::new(file)?) } else { None };
-        let file = kept.as_ref().map_or(file, Kept::fd);
-        let mut done = 0;
-        while done < len {
-            let want = buffer.len().min(len - done);
-            let n = match rustix::io::pread(file, &mut buffer[..want], start + done as u64) {
-                Ok(0) => break,
-                Ok(n) => n,
-                Err(e) if done == 0 => return Err(e.into()),
-                Err(_) => break,
-            };
-            match handle.stream().send_by(
-                handle.descriptor(),
-                &[IoSlice::new(&buffer[..n])],
-                SendFlags::empty(),
-            ) {
-                Ok(sent) => {
-                    done += sent;
-                    // A short read is the end of the file. No second one shows that: without
-                    // another number for it, `file` may be another file by now.
-                    if sent < n || n < want {
-                        break;
-                    }
+    let mut done = 0;
+    while done < len {
+        let want = buffer.len().min(len - done);
+        let n = match rustix::io::pread(file, &mut buffer[..want], start + done as u64) {
+            Ok(0) => break,
+            Ok(n) => n,
+            Err(e) if done == 0 => return Err(e.into()),
+            Err(_) => break,
+        };
+        let piece = &[IoSlice::new(&buffer[..n])];
+        match handle.stream().send_by(handle.descriptor(), piece, SendFlags::empty()) {
+            Ok(sent) => {
+                done += sent;
+                // A short read is the end of the file. No second one shows that: without another
+                // number for it, `file` may be another file by now.
+                if sent < n || n < want {
+                    break;
                 }
-                Err(e) if done == 0 => return Err(e),
-                Err(_) => break,
             }
+            Err(e) if done == 0 => return Err(e),
+            Err(_) => break,
         }
-        Ok(done)
-    })
+    }
+    Ok(done)
 }
 
 /// Moves one chunk of the stream's bytes into a pipe, taking from the stream only what the pipe
 /// took.
-fn copy_to_pipe(
-    handle: &crate::slot::Handle,
-    to: c_int,
-    len: usize,
-    flags: RecvFlags,
-) -> io::Result<usize> {
+fn copy_to_pipe(handle: &Handle, to: c_int, len: usize, flags: RecvFlags) -> io::Result<usize> {
     if to < 0 {
         return Err(io::Error::from_raw_os_error(libc::EBADF));
     }

@@ -49,6 +49,5 @@ fn a_wait_with_room_for_one_event_finds_it_behind_all_of_this_librarys_own() {
 
     let set = EventSet::new(0);
     let n = state.take_from_kernel(&set, &mut room[..1], 0);
-    let (n_found, data) = (n, room[0].u64);
-    assert_eq!((n_found, data), (1, OF_PROGRAM));
+    assert_eq!((n, { room[0].u64 }), (1, OF_PROGRAM));
 }
