@@ -155,6 +155,11 @@ pub(crate) fn key(fd: c_int) -> Option<Key> {
     Word(entry(fd)?.load(Ordering::Acquire)).key()
 }
 
+/// The word of the table's entries for the stream of `handle`.
+pub(crate) fn word_of(handle: &Handle) -> u64 {
+    Word::of_slot(handle.key()).0
+}
+
 /// Another descriptor of the stream that `fd` refers to.
 pub(crate) fn other_number(fd: c_int) -> Option<c_int> {
     other_numbers(fd).next()

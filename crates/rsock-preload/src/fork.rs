@@ -5,7 +5,8 @@
 //! process holds it. The child keeps the parent's view of the table.
 
 use crate::native_peer::listeners;
-use crate::{event_set, fdtable, log, signal, tcp_only};
+use crate::slot::Direction;
+use crate::{event_set, fdtable, log, quiet_set, signal, tcp_only};
 use rsock_core::accelerate::Halt;
 use rsock_core::fork;
 use std::ptr;
@@ -15,6 +16,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 struct ForkLocks {
     _locks: fork::ForkGuard,
     _sets: event_set::ForkLocks,
+    _quiet_sets: quiet_set::ForkLocks,
     /// Otherwise a stream could move to the ring after [`fdtable::prepare_fork`] without knowing of
     /// the child.
     _halt: Halt,
@@ -32,6 +34,7 @@ pub(crate) fn register() {
 
 unsafe extern "C" fn prepare() {
     let halt = Halt::begin();
+    quiet_set::settle_before_fork(|fd| fdtable::find_in_core(fd, Direction::Recv));
     fdtable::prepare_fork();
     event_set::settle_before_fork();
     // The child must not inherit this lock from a thread that it does not have.
@@ -39,8 +42,14 @@ unsafe extern "C" fn prepare() {
     // Nor the lock on the list of native listeners.
     listeners::prepare_fork();
     let sets = event_set::prepare_fork();
+    let quiet_sets = quiet_set::prepare_fork();
     // Last, because native listeners that close free memory.
-    let held = Box::new(ForkLocks { _locks: fork::prepare(), _sets: sets, _halt: halt });
+    let held = Box::new(ForkLocks {
+        _locks: fork::prepare(),
+        _sets: sets,
+        _quiet_sets: quiet_sets,
+        _halt: halt,
+    });
     HELD.store(Box::into_raw(held), Ordering::Relaxed);
 }
 
@@ -68,5 +77,6 @@ unsafe extern "C" fn in_child() {
     fdtable::after_fork_in_child();
     tcp_only::after_fork_in_child();
     event_set::after_fork_in_child();
+    quiet_set::after_fork_in_child();
     log::line(format_args!("forked"));
 }

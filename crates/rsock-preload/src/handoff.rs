@@ -12,7 +12,7 @@
 use crate::epoll_interest::{self, Interest};
 use crate::event_set::{EventSet, StayingMember};
 use crate::slot::{self, Direction, Handle};
-use crate::{errno, event_set, fdtable, guard, log, rows, tcp_only, vfork};
+use crate::{errno, event_set, fdtable, guard, log, quiet_set, rows, tcp_only, vfork};
 use libc::c_int;
 use rsock_core::accelerate::{Claim, FallbackReason, Halt, Need};
 use rsock_core::interrupt::Section;
@@ -234,6 +234,7 @@ fn hand_off(
             let result = replace_descriptors(&descriptors, &interests, &proxy);
             for descriptor in &descriptors {
                 event_set::note_replaced(&handle, descriptor.fd);
+                quiet_set::leave(&handle, descriptor.fd);
             }
             claimed.replaced_by_proxies();
             if local_use == LocalUse::Continues {

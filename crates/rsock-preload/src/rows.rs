@@ -34,6 +34,10 @@ pub(crate) struct Row {
     pub(crate) kernel_receivers: AtomicU32,
     /// As `watched_events`.
     pub(crate) watched_data: AtomicU64,
+    /// What `socket` was when the stream was found quiet: see [`crate::quiet_set`].
+    pub(crate) quiet: AtomicU64,
+    /// The stream's place in a quiet set.
+    pub(crate) quiet_place: AtomicU32,
 }
 
 const _: () = assert!(PER_CHUNK * size_of::<Row>() == 4096);

@@ -60,12 +60,6 @@ thread_local! {
         const { [Cell::new(None), Cell::new(None)] };
 }
 
-/// Whether a `poll` of many entries that has events of rings would ask the kernel for no end of a
-/// connection on a ring.
-pub fn may_skip_ends(asked: impl ExactSizeIterator<Item = (RawFd, PollFlags)>) -> bool {
-    KernelLook::now(asked).skipped() == Skipped::Ends
-}
-
 impl KernelLook {
     pub(super) fn now(asked: impl ExactSizeIterator<Item = (RawFd, PollFlags)>) -> Self {
         let is_few = asked.len() <= FEW;

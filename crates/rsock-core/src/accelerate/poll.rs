@@ -228,12 +228,22 @@ pub fn poll(
     timeout: Option<Duration>,
     sigmask: Option<&libc::sigset_t>,
 ) -> io::Result<usize> {
+    poll_since(Watch::begin(), entries, timeout, sigmask)
+}
+
+/// As [`poll`], for a part of a call in which signal handlers have been watched for with `watch`.
+///
+/// # Errors
+/// As `ppoll(2)`.
+pub fn poll_since(
+    watch: Watch,
+    entries: &mut [PollDescriptor<'_>],
+    timeout: Option<Duration>,
+    sigmask: Option<&libc::sigset_t>,
+) -> io::Result<usize> {
     let n = entries.len();
-    let limits = Limits {
-        deadline: timeout.and_then(|t| sys::now().checked_add(t)),
-        sigmask,
-        watch: Watch::begin(),
-    };
+    let deadline = timeout.and_then(|t| sys::now().checked_add(t));
+    let limits = Limits { deadline, sigmask, watch };
     if n <= FEW {
         let mut states = [const { None }; FEW];
         let mut fds = [NO_FD; 2 * FEW + N_ADDED];

@@ -2,11 +2,15 @@
 //!
 //! A look that finds nothing on a stream's ring notes by what a change would show: the stream's
 //! mark, which every dispatch changes, and its flags. Until one of them changes or something
-//! arrives, the next look would find nothing either, so it reads a few words without a lock.
+//! arrives, the next look would find nothing either. A ready set is told when something happens,
+//! so that a caller that watches the streams by one reads nothing of those that stay quiet.
 
-use crate::accelerate::AcceleratedStream;
 use crate::accelerate::path::Path;
 use crate::accelerate::state::FLAG_PINNED;
+use crate::accelerate::{AcceleratedStream, RingWatch};
+use crate::engine::QpStream;
+use crate::interrupt::Section;
+use rsock_verbs::soft::{Soft, SoftReadySet};
 use std::sync::atomic::Ordering;
 
 /// What a look begins with.
@@ -34,13 +38,33 @@ impl AcceleratedStream {
         }
     }
 
-    /// Whether a look at the ring for input would find nothing, as the last one did, and would
-    /// leave nothing to the kernel but the end of the connection. For a call that does not sleep:
-    /// what another thread dispatches meanwhile may show a moment later.
+    /// Has `set` watch the ring, for a caller that stays quiet by [`Self::stay_quiet`]. `None` if
+    /// there is no ring of the soft device, if another set watches it, if another process has the
+    /// stream too, or if the set or the memory shared with the peer is full.
+    /// [`Self::unwatch`] ends it.
     #[must_use]
-    pub fn is_quiet(&self) -> bool {
+    pub fn watch_quiet(&self, set: &SoftReadySet) -> Option<RingWatch> {
+        let stream = self.path().and_then(Path::soft).filter(|stream| stream.is_unshared())?;
+        let _section = Section::enter();
+        stream.watch_by(set).ok().map(RingWatch)
+    }
+
+    /// Has the ready set that watches the stream told of what happens next. False if a look at the
+    /// ring for input may find something: then the set may be told, or not.
+    ///
+    /// While the stream stays quiet, such a look would leave nothing to the kernel but the end of
+    /// the connection and what comes on TCP.
+    #[must_use]
+    pub fn stay_quiet(&self) -> bool {
         let Some(stream) = self.path().and_then(Path::soft) else { return false };
+        let _section = Section::enter();
         let seen = self.dirs.shared.0.quiet.load(Ordering::Acquire);
+        let mark = u32::try_from(seen >> 32).unwrap_or(0);
+        self.is_quiet(stream, seen) && stream.announce_next(mark) && self.is_quiet(stream, seen)
+    }
+
+    /// Whether a look at the ring for input would find nothing, as the one that has noted `seen`.
+    fn is_quiet(&self, stream: &QpStream<Soft>, seen: u64) -> bool {
         let (mark, flags) = (seen >> 32, seen & u64::from(u32::MAX));
         let mark = u32::try_from(mark).unwrap_or(0);
         // Flags are never all clear once there is a path: nothing has been noted before.

@@ -35,12 +35,17 @@ impl QpStream<Soft> {
         !self.has_changed(mark)
     }
 
+    /// Whether no forked process has the stream, too, whose own set may watch it.
+    #[must_use]
+    pub fn is_unshared(&self) -> bool {
+        self.resources.cq.is_unshared()
+    }
+
     /// Has `set` watch this stream for tasks that wait for it now and then. `None` if a forked
     /// process has the stream, too, whose own set may watch it; or as [`Self::watch_by`] fails.
     #[must_use]
     pub fn join_set(&self, set: &SoftReadySet) -> Option<ReadyNumber> {
-        let cq = &self.resources.cq;
-        if cq.is_unshared() { set.watch(cq).ok() } else { None }
+        if self.is_unshared() { set.watch(&self.resources.cq).ok() } else { None }
     }
 
     /// Ends [`Self::join_set`].

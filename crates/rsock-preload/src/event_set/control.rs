@@ -2,12 +2,13 @@
 
 use super::members::{AnnouncedBy, Member, split, watch_id};
 use super::mistake::is_mistaken;
-use super::own_fds::OwnEvent;
-use super::{EventSet, PolledEventSet, State, kernel, kernel_watch, sets_of, stream_of};
+use super::{EventSet, PolledEventSet, State, kernel_watch, sets_of, stream_of};
 use crate::epoll_interest::PROXIED;
+use crate::own_fds::OwnEvent;
+use crate::raw_epoll;
 use crate::slot::Handle;
 use crate::watched::{self, Membership, watch_of};
-use crate::{errno, fdtable, guard, tcp_only, vfork};
+use crate::{errno, fdtable, guard, quiet_set, tcp_only, vfork};
 use libc::{c_int, epoll_event};
 use rsock_core::accelerate::{EpollState, FallbackReason, StreamRef};
 use rsock_core::interrupt::Section;
@@ -47,6 +48,11 @@ pub(crate) fn control(
     }
     let _section = Section::enter();
     kernel_watch::make_member(fd);
+    if quiet_set::has(fd)
+        && let Some(handle) = stream_of(fd)
+    {
+        quiet_set::leave(&handle, fd);
+    }
     if matches!(what, Control::Add(_)) {
         forget_deleted_elsewhere(set, fd);
     }
@@ -175,7 +181,7 @@ impl State {
             self.enter_ring_or_look(set, number, &now);
             return Some(Ok(()));
         }
-        if let Err(e) = kernel::add(self.fd, fd, event.events, event.u64) {
+        if let Err(e) = raw_epoll::add(self.fd, fd, event.events, event.u64) {
             self.remove(set, number);
             return Some(Err(e));
         }
@@ -194,10 +200,10 @@ impl State {
     /// each change, libuv for example: it must not cost the stream its ring. `None` if the number
     /// has come to name another file, of which the library knows nothing.
     fn add_known(&self, fd: RawFd, event: epoll_event) -> Option<io::Result<()>> {
-        if let Err(e) = kernel::add(self.fd, fd, event.events, event.u64) {
+        if let Err(e) = raw_epoll::add(self.fd, fd, event.events, event.u64) {
             return Some(Err(e));
         }
-        let _ = kernel::remove(self.fd, fd);
+        let _ = raw_epoll::remove(self.fd, fd);
         None
     }
 
@@ -218,7 +224,7 @@ impl State {
             Err(e) => return Some(Err(e)),
             Ok(()) => {}
         }
-        let _ = kernel::remove(self.fd, fd);
+        let _ = raw_epoll::remove(self.fd, fd);
         let number = self.members.insert(Member::new(fd, event, Some(member)));
         watched::note(fd, watch_id(set.number, number));
         if self.begin_watch_of_set(set, number).is_err() {
@@ -234,7 +240,7 @@ impl State {
         check_exclusive(event.events)?;
         set.has_own_fds.store(true, Ordering::SeqCst);
         // Of an end that is there already no wait may tell as of this.
-        kernel::add(self.fd, fd, 0, OwnEvent::Sockets.data())
+        raw_epoll::add(self.fd, fd, 0, OwnEvent::Sockets.data())
     }
 
     /// Adds a stream that has another watch, and which is on its way back to TCP therefore. `None`
@@ -255,12 +261,12 @@ impl State {
         let number = self.members.insert(Member::new(fd, event, None));
         watched::note(fd, watch_id(set.number, number));
         let Some(now) = self.before_ring(set, number) else {
-            let _ = kernel::remove(self.fd, fd);
+            let _ = raw_epoll::remove(self.fd, fd);
             self.remove(set, number);
             return None;
         };
         if self.begin_watch(set, number, &now, AnnouncedBy::Nothing).is_some() {
-            let _ = kernel::remove(self.fd, fd);
+            let _ = raw_epoll::remove(self.fd, fd);
         } else {
             self.begin_unwatched(set, number, &now);
         }
@@ -275,7 +281,7 @@ impl State {
     ) -> Option<io::Result<()>> {
         let member = self.members.get_mut(number)?;
         if member.ring.is_none() {
-            let done = kernel::modify(self.fd, member.fd, event.events, event.u64);
+            let done = raw_epoll::modify(self.fd, member.fd, event.events, event.u64);
             if done.is_ok() {
                 (member.events, member.data) = (event.events, event.u64);
             }
@@ -300,7 +306,7 @@ impl State {
             }
             Some(ring) if !ring.announced_by.has_entry() => {}
             // Its entry is the program's, or takes the place of that.
-            _ => kernel::remove(self.fd, member.fd)?,
+            _ => raw_epoll::remove(self.fd, member.fd)?,
         }
         self.remove(set, number);
         Ok(())
@@ -421,7 +427,7 @@ impl State {
         self.leave_ring(set, number, &handle);
         if let Ok(Some(proxy)) = handle.stream().epoll_proxy(handle.fd()) {
             self.note_proxy(set, fd, Some(data));
-            let _ = kernel::add(self.fd, proxy, events & PROXIED, data);
+            let _ = raw_epoll::add(self.fd, proxy, events & PROXIED, data);
         }
         self.remove(set, number);
     }

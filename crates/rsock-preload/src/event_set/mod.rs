@@ -16,12 +16,10 @@
 //! lock of a set comes before those of streams.
 
 mod control;
-mod kernel;
 mod kernel_watch;
 mod members;
 mod mistake;
 mod news;
-mod own_fds;
 mod polled;
 mod report;
 mod reported;
@@ -39,13 +37,13 @@ pub(crate) use wait::{Sleep, Wait, wait, wait_by_kernel_or, while_asleep, withou
 
 use crate::chunked::{Chunked, Zeroed};
 use crate::guard::lock;
+use crate::own_fds::OwnFds;
 use crate::rows::{self, Row};
 use crate::slot::{Direction, Handle};
 use crate::watched::{self, Membership};
 use crate::{errno, fdtable, guard};
 use libc::{c_int, c_uint};
 use members::Members;
-use own_fds::OwnFds;
 use reported::Reported;
 use rsock_core::accelerate::{WatchId, on_path_found};
 use rsock_core::interrupt::Section;

@@ -3,10 +3,11 @@
 use super::members::{AnnouncedBy, OnRing};
 use super::mistake::{self, is_mistaken};
 use super::news::NewsCounter;
-use super::own_fds::{OF_SOCKET, OwnEvent, OwnFds, Tells};
-use super::{EventSet, State, kernel, stream_of};
+use super::{EventSet, State, stream_of};
 use crate::epoll_interest;
 use crate::log;
+use crate::own_fds::{OF_SOCKET, OwnEvent, OwnFds, Tells};
+use crate::raw_epoll;
 use crate::slot::Handle;
 use libc::epoll_event;
 use rsock_core::accelerate::{AcceleratedStream, EpollState, FallbackReason, StreamRef};
@@ -104,7 +105,7 @@ impl State {
             }
             return None;
         }
-        let _ = kernel::remove(self.fd, fd);
+        let _ = raw_epoll::remove(self.fd, fd);
         match place {
             Some(place) => self.members.note_place(place, number),
             None => self.members.remote.push(number),
@@ -161,7 +162,7 @@ impl State {
         let _ = self.begin_looks(set, number, before, announced_by);
         if let Some(fd) = self.members.get(number).map(|member| member.fd) {
             set.has_own_fds.store(true, Ordering::SeqCst);
-            let _ = kernel::modify(self.fd, fd, OF_SOCKET, OwnEvent::Sockets.data());
+            let _ = raw_epoll::modify(self.fd, fd, OF_SOCKET, OwnEvent::Sockets.data());
         }
     }
 
@@ -389,14 +390,14 @@ impl State {
         let has_event = std::mem::take(&mut ring.has_socket_event);
         if let Some(set) = member.set {
             let (mut is_ready, mut n_news) = set.look();
-            let mut in_kernel = kernel::is_readable(set.fd);
+            let mut in_kernel = raw_epoll::is_readable(set.fd);
             for _ in 0..MOST_LOOKS_AGAIN {
                 if is_ready || !in_kernel {
                     break;
                 }
                 // The look itself may have led to events of this library's own.
                 (is_ready, n_news) = set.look();
-                in_kernel = kernel::is_readable(set.fd);
+                in_kernel = raw_epoll::is_readable(set.fd);
             }
             let is_readable = is_ready || in_kernel;
             let was_readable = std::mem::replace(&mut ring.was_readable, is_readable);
@@ -507,11 +508,11 @@ impl State {
         let events = if ring.watch.is_spent() { member.events & FLAGS } else { member.events };
         let (fd, data) = (member.fd, member.data);
         let done = match ring.announced_by.has_entry() {
-            true => kernel::modify(self.fd, fd, events, data),
-            false => match kernel::add(self.fd, fd, events, data) {
+            true => raw_epoll::modify(self.fd, fd, events, data),
+            false => match raw_epoll::add(self.fd, fd, events, data) {
                 // A process that has the set from a fork has put it back already.
                 Err(e) if e.raw_os_error() == Some(libc::EEXIST) => {
-                    kernel::modify(self.fd, fd, events, data)
+                    raw_epoll::modify(self.fd, fd, events, data)
                 }
                 added => added,
             },

@@ -5,11 +5,11 @@
 //! the descriptors of this library leave it, so that nothing tells it from a set without the
 //! library.
 
-use super::own_fds::OwnEvent;
 use super::{
     EventSet, PolledEventSet, SETS, Sets, State, kernel_watch, lock, numbers_of, stream_of,
 };
 use crate::guard;
+use crate::own_fds::OwnEvent;
 use crate::slot::Handle;
 use rsock_core::accelerate::{StreamRef, await_leave};
 use rsock_core::interrupt::Section;

@@ -2,12 +2,12 @@
 
 use super::members::AnnouncedBy;
 use super::mistake::is_mistaken;
-use super::own_fds::OwnEvent;
 use super::ring::Found;
 use super::{
-    BRIEFLY, EventSet, PolledEventSet, State, in_core, kernel, lock, needs_library, report,
-    stream_of,
+    BRIEFLY, EventSet, PolledEventSet, State, in_core, lock, needs_library, report, stream_of,
 };
+use crate::own_fds::OwnEvent;
+use crate::raw_epoll;
 use crate::slot::Handle;
 use crate::{arg, errno};
 use libc::{c_int, epoll_event};
@@ -430,7 +430,7 @@ impl State {
         // event that is there already. The kernel reports in turn, so others come next.
         for _ in 0..=OwnEvent::COUNT + n {
             let more = &mut room[n..];
-            let taken = kernel::take(self.fd, more).unwrap_or(0);
+            let taken = raw_epoll::take(self.fd, more).unwrap_or(0);
             let kept = self.without_own(&mut more[..taken]);
             let n_new = self.reported.keep_new(self.fd, &mut more[..kept]);
             let had_room = taken < more.len();

@@ -3,7 +3,7 @@
 use super::word::Word;
 use super::{claim, datagrams, entry, key};
 use crate::slot::{self, Direction, Handle, Key};
-use crate::{guard, log, vfork};
+use crate::{guard, log, quiet_set, vfork};
 use libc::c_int;
 use rsock_core::accelerate::FallbackReason;
 use rsock_core::interrupt::Section;
@@ -22,6 +22,9 @@ pub(super) fn release_descriptor(key: Key, fd: c_int, ending: Ending) {
     let section = Section::enter();
     let handle = slot::begin_call(key, Direction::Send, fd);
     if let Some(handle) = &handle {
+        if quiet_set::has(fd) {
+            quiet_set::leave(handle, fd);
+        }
         let _ = guard::call_core(|| {
             handle.keep_for_calls();
             Ok(())

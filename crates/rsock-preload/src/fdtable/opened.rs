@@ -7,7 +7,7 @@ use super::word::{
 };
 use super::{datagrams, entry, entry_or_map, find, note_made, pin};
 use crate::slot::{self, Direction, Socket};
-use crate::{log, vfork};
+use crate::{log, quiet_set, vfork};
 use libc::c_int;
 use rsock_core::accelerate::{FallbackReason, NativeStream};
 use rustix::fd::BorrowedFd;
@@ -127,6 +127,9 @@ pub(crate) fn note_duplicate(old: c_int, new: c_int) {
     let Some(entry_new) = entry_or_map(new) else { return };
     match handle {
         Some(handle) if handle.add_descriptor() => {
+            if quiet_set::has(old) {
+                quiet_set::leave(&handle, old);
+            }
             // The key is that of `handle`, unless the program closes `old` at this moment.
             let word = Word(entry_old.load(Ordering::Acquire));
             if word.key().is_some() {

@@ -1,7 +1,7 @@
 //! A wait with room for fewer events than the kernel has, some of which are this library's own.
 
-use super::super::own_fds::OwnFds;
 use super::*;
+use crate::own_fds::OwnFds;
 use rsock_verbs::Bell as _;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fd::AsRawFd;
@@ -36,8 +36,8 @@ fn a_wait_with_room_for_one_event_finds_it_behind_all_of_this_librarys_own() {
     let mut room = [epoll_event { events: 0, u64: 0 }; OwnEvent::COUNT];
     // Those of the doorbell's rings so far, and of a socket that can be written to.
     own_fds.take_socket_events(drop);
-    kernel::take(fd.as_raw_fd(), &mut room).expect("the set");
-    assert_eq!(kernel::take(fd.as_raw_fd(), &mut room).expect("the set"), 0);
+    raw_epoll::take(fd.as_raw_fd(), &mut room).expect("the set");
+    assert_eq!(raw_epoll::take(fd.as_raw_fd(), &mut room).expect("the set"), 0);
 
     // First the pipe: a wait that finds the doorbell's event empties the pipe as well.
     let pipe = own_fds.ready.bell().pipe().expect("a doorbell that has rung so often has one");
@@ -45,7 +45,7 @@ fn a_wait_with_room_for_one_event_finds_it_behind_all_of_this_librarys_own() {
     own_fds.ready.ring();
     write(&peer, &[1]).expect("a socket");
     let event = eventfd(1, EventfdFlags::CLOEXEC).expect("a counter");
-    kernel::add(fd.as_raw_fd(), event.as_raw_fd(), IN, OF_PROGRAM).expect("watched");
+    raw_epoll::add(fd.as_raw_fd(), event.as_raw_fd(), IN, OF_PROGRAM).expect("watched");
 
     let set = EventSet::new(0);
     let n = state.take_from_kernel(&set, &mut room[..1], 0);

@@ -1,31 +1,34 @@
 //! `poll` of many descriptors, few of which have something to report.
 //!
-//! The whole call looks at each stream under its locks, and makes room for what it finds. Here the
-//! streams on which the last look found nothing, and nothing has happened since, are passed over
-//! after a few loads; the rest is polled as a call on few descriptors. That is done only if those
-//! have events, and if the whole call would not ask the kernel about the streams passed over.
+//! The whole call looks at each stream under its locks, and sleeps on each descriptor. Here the
+//! streams of a [quiet set](crate::quiet_set) are passed over, and the thread sleeps on the set's
+//! descriptor in their place; the rest is polled as a call on few descriptors.
 
-use super::{Named, event_flags, wait};
-use crate::fdtable;
-use crate::slot::Direction;
-use libc::{c_int, pollfd};
-use rsock_core::accelerate::{self, StreamRef};
+use super::{Named, entry, event_flags};
+use crate::fdtable::datagrams;
+use crate::quiet_set::{self, User};
+use crate::{errno, fdtable, guard};
+use libc::{c_int, pollfd, sigset_t};
+use rsock_core::accelerate::{self, PollDescriptor};
+use rsock_core::interrupt::Watch;
 use rustix::event::PollFlags;
 use std::cell::Cell;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A call on fewer descriptors looks at all of them.
-const MANY: usize = 64;
-/// One of so many descriptors may have something to report; with more, the whole call is made.
+pub(super) const MANY: usize = 64;
+/// One of so many descriptors is looked at; with more, the set is of little use.
 const QUIET_FOR_ONE: usize = 4;
-/// Most calls in a row that do not try this, after tries in vain.
+/// One of so many streams joins the set in one call: it costs as much as some looks.
+const ONE_JOINS_OF: usize = 16;
+/// Most calls in a row that do not try this, after tries that were of little use.
 const MOST_SKIPPED: u32 = 15;
 
 thread_local! {
     static TRIES: Tries = const { Tries { left_to_skip: Cell::new(0), to_skip: Cell::new(0) } };
 }
 
-/// How often to try: in vain, a try costs as much as a small part of the whole call.
+/// How often to try: where few streams are quiet, a try costs more than the whole call.
 struct Tries {
     /// Calls that are still to be skipped.
     left_to_skip: Cell<u32>,
@@ -47,51 +50,137 @@ impl Tries {
     }
 }
 
-/// Reports the events that entries have now. `None` if there are none, or all entries have to be
-/// looked at.
-pub(super) fn report(fds: &mut [pollfd]) -> Option<c_int> {
-    if fds.len() < MANY || !TRIES.with(Tries::is_due) {
+/// Waits for all entries. `None`: the caller is to look at all of them.
+pub(super) fn poll(
+    fds: &mut [pollfd],
+    limit: Option<Duration>,
+    mask: Option<&sigset_t>,
+) -> Option<c_int> {
+    if !TRIES.with(Tries::is_due) {
         return None;
     }
-    let found = report_few(fds);
-    TRIES.with(|tries| tries.learn(found.is_some()));
-    found
+    let user = guard::call_core(|| Ok(quiet_set::begin_use())).ok()??;
+    let (all, may_join) = (fds.len(), fds.len() / ONE_JOINS_OF);
+    let mut call = Call { fds, user, watch: Watch::begin(), may_join, n_looked: all };
+    let found = call.wait(limit, mask);
+    let has_helped = call.n_looked * QUIET_FOR_ONE < all || call.may_join < may_join;
+    TRIES.with(|tries| tries.learn(has_helped));
+    Some(errno::ret_int(found))
 }
 
-fn report_few(fds: &mut [pollfd]) -> Option<c_int> {
-    if !accelerate::may_skip_ends(fds.iter().map(|p| (p.fd, event_flags(p)))) {
-        return None;
-    }
-    let mut at = Vec::new();
-    for (i, p) in fds.iter().enumerate().filter(|(_, p)| p.fd >= 0 && !is_quiet(p)) {
-        if at.len() * QUIET_FOR_ONE >= fds.len() {
-            return None;
+/// One call.
+struct Call<'a> {
+    fds: &'a mut [pollfd],
+    user: User,
+    watch: Watch,
+    /// Streams that may still join the set.
+    may_join: usize,
+    /// How many entries were looked at last.
+    n_looked: usize,
+}
+
+/// What a look at some of the entries has found.
+struct Looked {
+    /// How many have events.
+    n: usize,
+    /// Whether the set has something, too, if it was slept on.
+    has_set: bool,
+    /// The entries without events that are not passed over from now on.
+    rest: Vec<usize>,
+}
+
+impl Call<'_> {
+    fn wait(&mut self, limit: Option<Duration>, mask: Option<&sigset_t>) -> Result<usize, c_int> {
+        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+        let at_once = Some(Duration::ZERO);
+        self.fds.iter_mut().for_each(|p| p.revents = 0);
+        loop {
+            let rest = self.rest();
+            self.n_looked = rest.len();
+            let Looked { n, rest, .. } = self.look(rest, at_once, None, false)?;
+            if n != 0 || limit == at_once {
+                return Ok(n);
+            }
+            if self.watch.has_fired() {
+                return Err(libc::EINTR);
+            }
+            let has_ring = |&at: &usize| fdtable::is_stream(self.fds[at].fd);
+            if self.user.has_any() || !rest.iter().any(has_ring) && self.user.spin() {
+                continue;
+            }
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            let Looked { n, has_set, .. } = self.look(rest, left, mask, true)?;
+            if n != 0 || !has_set {
+                return Ok(n);
+            }
         }
-        at.push((i, *p));
     }
-    let mut few: Vec<pollfd> = at.iter().map(|(_, p)| *p).collect();
-    let mut handles: Vec<Option<Named>> = Vec::new();
-    handles.resize_with(few.len(), || None);
-    let found = wait(&mut few, &mut handles, Some(Duration::ZERO), None).filter(|n| *n > 0)?;
-    fds.iter_mut().for_each(|p| p.revents = 0);
-    for ((i, _), p) in at.iter().zip(&few) {
-        fds[*i].revents = p.revents;
+
+    /// The entries that have to be looked at.
+    fn rest(&self) -> Vec<usize> {
+        self.user.take();
+        let is_looked_at = |(_, p): &(usize, &pollfd)| {
+            p.fd >= 0 && !(asks_for_input_alone(p) && self.user.is_quiet(p.fd))
+        };
+        self.fds.iter().enumerate().filter(is_looked_at).map(|(at, _)| at).collect()
     }
-    Some(found)
+
+    /// Looks at some entries, and sleeps on them, and on the set if it `has_set`.
+    fn look(
+        &mut self,
+        rest: Vec<usize>,
+        limit: Option<Duration>,
+        mask: Option<&sigset_t>,
+        has_set: bool,
+    ) -> Result<Looked, c_int> {
+        let numbers = rest.iter().map(|&at| self.fds[at].fd);
+        let is_counted = datagrams::begin_kernel_poll(numbers);
+        let named: Vec<Option<Named>> = rest
+            .iter()
+            .map(|&at| Named::find(self.fds[at].fd, event_flags(&self.fds[at])))
+            .collect();
+        let with_named = rest.iter().map(|&at| &self.fds[at]).zip(&named);
+        let mut entries: Vec<PollDescriptor<'_>> =
+            with_named.map(|(p, named)| entry(p, named.as_ref())).collect();
+        entries.extend(has_set.then(|| set_entry(&self.user)));
+        let found =
+            guard::call_core(|| accelerate::poll_since(self.watch, &mut entries, limit, mask));
+        datagrams::end_kernel_poll(is_counted);
+        let mut looked = Looked { n: found?, has_set: false, rest: Vec::new() };
+        if has_set && entries.pop().is_some_and(|set| !set.revents.is_empty()) {
+            (looked.n, looked.has_set) = (looked.n - 1, true);
+        }
+        let found: Vec<PollFlags> = entries.into_iter().map(|entry| entry.revents).collect();
+        for ((at, found), named) in rest.into_iter().zip(found).zip(named) {
+            self.fds[at].revents = found.bits().cast_signed();
+            if found.is_empty() && !self.passes_over(at, named) {
+                looked.rest.push(at);
+            }
+        }
+        Ok(looked)
+    }
+
+    /// Whether the entry is passed over from now on, of which a look has found nothing.
+    fn passes_over(&mut self, at: usize, named: Option<Named>) -> bool {
+        let Some(Named::Stream(handle)) = named else { return false };
+        let p = self.fds[at];
+        let (word, may_join) = (fdtable::word_of(&handle), &mut self.may_join);
+        let note = || Ok(self.user.note_nothing(&handle, p.fd, word, may_join));
+        asks_for_input_alone(&p) && guard::call_core(note).unwrap_or(false)
+    }
 }
 
-/// Whether only input is asked for, on a stream on which nothing has happened.
-fn is_quiet(p: &pollfd) -> bool {
+/// The entry by which the thread sleeps on the streams of the set.
+fn set_entry(user: &User) -> PollDescriptor<'_> {
+    PollDescriptor { set: Some(user), ..Named::entry(None, user.fd(), PollFlags::IN) }
+}
+
+/// Whether nothing is asked for but input and the end of the connection.
+fn asks_for_input_alone(p: &pollfd) -> bool {
     const INPUT: PollFlags = PollFlags::IN.union(PollFlags::RDNORM);
+    const ALWAYS: PollFlags = PollFlags::ERR.union(PollFlags::HUP).union(PollFlags::NVAL);
     let asked = event_flags(p);
-    if asked.is_empty() || !INPUT.contains(asked) {
-        return false;
-    }
-    let handle = fdtable::find(p.fd, Direction::Recv);
-    handle.is_some_and(|handle| match handle.stream() {
-        StreamRef::Accelerated(stream) => stream.is_quiet(),
-        StreamRef::Native(_) => false,
-    })
+    asked.intersects(INPUT) && INPUT.union(PollFlags::RDHUP).union(ALWAYS).contains(asked)
 }
 
 #[cfg(test)]
@@ -111,5 +200,13 @@ mod tests {
         assert_eq!(calls_until_due(), Some(16));
         tries.learn(true);
         assert_eq!((calls_until_due(), calls_until_due()), (Some(1), Some(1)));
+    }
+
+    #[test]
+    fn streams_are_passed_over_if_input_or_ends_alone_are_asked_for() {
+        let asks = |events: i16| asks_for_input_alone(&pollfd { fd: 0, events, revents: 0 });
+        assert!(asks(libc::POLLIN) && asks(libc::POLLIN | libc::POLLRDHUP | libc::POLLHUP));
+        assert!(!asks(libc::POLLOUT) && !asks(libc::POLLIN | libc::POLLOUT));
+        assert!(!asks(libc::POLLIN | libc::POLLPRI) && !asks(0) && !asks(libc::POLLRDHUP));
     }
 }

@@ -28,6 +28,12 @@ pub(crate) unsafe extern "C-unwind" fn poll(fds: *mut pollfd, n: nfds_t, timeout
     let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
     // SAFETY: a caller of `poll` promises `n` entries.
     let concerns_hook = unsafe { has_sockets(fds, n) };
+    if concerns_hook
+        // SAFETY: as above.
+        && let Some(found) = unsafe { poll_many(fds, n, limit, None) }
+    {
+        return found;
+    }
     // SAFETY: as above.
     let is_counted = concerns_hook && datagrams::begin_kernel_poll(unsafe { numbers(fds, n) });
     if concerns_hook
@@ -60,12 +66,18 @@ pub(crate) unsafe extern "C-unwind" fn ppoll(
 ) -> c_int {
     // SAFETY: a caller of `ppoll` promises `n` entries.
     let concerns_hook = unsafe { has_sockets(fds, n) };
+    // SAFETY: null or valid by the caller's promise.
+    let limit = unsafe { duration(timeout) };
+    if concerns_hook
+        && let Ok(limit) = limit
+        // SAFETY: null or valid, and entries, by the caller's promise.
+        && let Some(found) = unsafe { poll_many(fds, n, limit, mask.as_ref()) }
+    {
+        return found;
+    }
     // SAFETY: as above.
     let is_counted = concerns_hook && datagrams::begin_kernel_poll(unsafe { numbers(fds, n) });
-    if concerns_hook
-        // SAFETY: null or valid by the caller's promise.
-        && let Ok(limit) = unsafe { duration(timeout) }
-    {
+    if concerns_hook && let Ok(limit) = limit {
         // SAFETY: null or valid by the caller's promise.
         let mask = unsafe { mask.as_ref() };
         // SAFETY: a caller of `ppoll` promises `n` entries.
@@ -309,6 +321,24 @@ unsafe fn numbers<'a>(fds: *const pollfd, n: nfds_t) -> impl Iterator<Item = c_i
     unsafe { slice::from_raw_parts(fds, n) }.iter().map(|p| p.fd)
 }
 
+/// Waits for all entries, if they are many, of which most have nothing to report. `None`: all are to
+/// be looked at.
+///
+/// # Safety
+/// As [`poll_all`].
+unsafe fn poll_many(
+    fds: *mut pollfd,
+    n: nfds_t,
+    limit: Option<Duration>,
+    mask: Option<&sigset_t>,
+) -> Option<c_int> {
+    let n = usize::try_from(n).ok().filter(|&n| n >= many::MANY)?;
+    cancel::without_cancel(|| {
+        // SAFETY: as in `poll_all`.
+        many::poll(unsafe { slice::from_raw_parts_mut(fds, n) }, limit, mask)
+    })
+}
+
 /// Waits for all entries if one of them is off TCP. `None`: the kernel's `poll` suffices.
 ///
 /// # Safety
@@ -326,8 +356,6 @@ unsafe fn poll_all(
     if n <= FEW {
         let mut handles = [const { None }; FEW];
         wait(fds, &mut handles[..n], limit, mask)
-    } else if let Some(found) = many::report(fds) {
-        Some(found)
     } else {
         let mut handles: Vec<Option<Named>> = Vec::new();
         handles.resize_with(n, || None);

@@ -9,7 +9,7 @@ use std::io;
 ///
 /// # Errors
 /// As `epoll_ctl(2)`.
-pub(super) fn add(set: RawFd, fd: RawFd, events: u32, data: u64) -> io::Result<()> {
+pub(crate) fn add(set: RawFd, fd: RawFd, events: u32, data: u64) -> io::Result<()> {
     let mut event = epoll_event { events, u64: data };
     // SAFETY: a live event; a call that the kernel refuses changes nothing.
     unsafe { raw::syscall!(libc::SYS_epoll_ctl, set, libc::EPOLL_CTL_ADD, fd, &raw mut event) }
@@ -20,7 +20,7 @@ pub(super) fn add(set: RawFd, fd: RawFd, events: u32, data: u64) -> io::Result<(
 ///
 /// # Errors
 /// As `epoll_ctl(2)`.
-pub(super) fn modify(set: RawFd, fd: RawFd, events: u32, data: u64) -> io::Result<()> {
+pub(crate) fn modify(set: RawFd, fd: RawFd, events: u32, data: u64) -> io::Result<()> {
     let mut event = epoll_event { events, u64: data };
     // SAFETY: a live event; a call that the kernel refuses changes nothing.
     unsafe { raw::syscall!(libc::SYS_epoll_ctl, set, libc::EPOLL_CTL_MOD, fd, &raw mut event) }
@@ -31,7 +31,7 @@ pub(super) fn modify(set: RawFd, fd: RawFd, events: u32, data: u64) -> io::Resul
 ///
 /// # Errors
 /// As `epoll_ctl(2)`.
-pub(super) fn remove(set: RawFd, fd: RawFd) -> io::Result<()> {
+pub(crate) fn remove(set: RawFd, fd: RawFd) -> io::Result<()> {
     let none = std::ptr::null_mut::<epoll_event>();
     // SAFETY: the kernel does not read the event.
     unsafe { raw::syscall!(libc::SYS_epoll_ctl, set, libc::EPOLL_CTL_DEL, fd, none) }.map(drop)
@@ -41,7 +41,7 @@ pub(super) fn remove(set: RawFd, fd: RawFd) -> io::Result<()> {
 ///
 /// # Errors
 /// As `epoll_wait(2)`.
-pub(super) fn take(set: RawFd, room: &mut [epoll_event]) -> io::Result<usize> {
+pub(crate) fn take(set: RawFd, room: &mut [epoll_event]) -> io::Result<usize> {
     let (at, n) = (room.as_mut_ptr(), room.len());
     let n = libc::c_int::try_from(n).unwrap_or(libc::c_int::MAX);
     let mask = std::ptr::null::<libc::sigset_t>();
@@ -50,7 +50,7 @@ pub(super) fn take(set: RawFd, room: &mut [epoll_event]) -> io::Result<usize> {
 }
 
 /// Whether `fd` has input now.
-pub(super) fn is_readable(fd: RawFd) -> bool {
+pub(crate) fn is_readable(fd: RawFd) -> bool {
     let mut fds = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
     let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let mask = std::ptr::null::<libc::sigset_t>();

@@ -1,6 +1,6 @@
 //! The descriptors of this library in the epoll set of a program.
 
-use super::kernel;
+use crate::raw_epoll;
 use libc::epoll_event;
 use rsock_verbs::soft::SoftReadySet;
 use rsock_verbs::{Bell as _, HighFd};
@@ -10,8 +10,8 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The ready set of the rings, and the set of the kernel's that watches the members' sockets.
-pub(super) struct OwnFds {
-    pub(super) ready: SoftReadySet,
+pub(crate) struct OwnFds {
+    pub(crate) ready: SoftReadySet,
     sockets: HighFd,
 }
 
@@ -20,7 +20,7 @@ const EDGE: u32 = libc::EPOLLET.cast_unsigned();
 
 /// What the kernel is asked of the socket of a member that the library watches. Each event is
 /// reported once, and says that the socket is to be asked.
-pub(super) const OF_SOCKET: u32 =
+pub(crate) const OF_SOCKET: u32 =
     (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLPRI | libc::EPOLLET)
         .cast_unsigned();
 
@@ -46,7 +46,7 @@ fn own_data() -> u64 {
 
 /// What the socket watch tells of a member.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Tells {
+pub(crate) enum Tells {
     /// Its socket has an event.
     Socket,
     /// Something has happened on the ring of a stream between hosts.
@@ -74,7 +74,7 @@ impl Tells {
 
 /// An event of this library's own.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum OwnEvent {
+pub(crate) enum OwnEvent {
     Doorbell,
     Sockets,
     Pipe,
@@ -82,10 +82,10 @@ pub(super) enum OwnEvent {
 
 impl OwnEvent {
     /// How many there are, each of which may take the place of an event of the program.
-    pub(super) const COUNT: usize = 3;
+    pub(crate) const COUNT: usize = 3;
 
     /// The data of such an event.
-    pub(super) fn data(self) -> u64 {
+    pub(crate) fn data(self) -> u64 {
         match self {
             Self::Doorbell => own_data(),
             Self::Sockets => own_data() | 1,
@@ -94,7 +94,7 @@ impl OwnEvent {
     }
 
     /// Which event of this library's own an event of the kernel is, if it is one.
-    pub(super) fn of(event: &epoll_event) -> Option<Self> {
+    pub(crate) fn of(event: &epoll_event) -> Option<Self> {
         let (data, own) = (event.u64, OWN_DATA.load(Ordering::Relaxed));
         if own == 0 || data & !3 != own {
             return None;
@@ -113,32 +113,32 @@ impl OwnFds {
     ///
     /// # Errors
     /// When no descriptor is free, or no memory.
-    pub(super) fn new(set: RawFd) -> io::Result<Self> {
+    pub(crate) fn new(set: RawFd) -> io::Result<Self> {
         let ready = SoftReadySet::new().map_err(|_| rustix::io::Errno::MFILE)?;
         let sockets = HighFd::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let data = OwnEvent::Doorbell.data();
-        kernel::add(set, ready.as_fd().as_raw_fd(), IN | EDGE, data)?;
-        let added = kernel::add(set, sockets.as_fd().as_raw_fd(), IN, OwnEvent::Sockets.data());
+        raw_epoll::add(set, ready.as_fd().as_raw_fd(), IN | EDGE, data)?;
+        let added = raw_epoll::add(set, sockets.as_fd().as_raw_fd(), IN, OwnEvent::Sockets.data());
         if added.is_err() {
-            let _ = kernel::remove(set, ready.as_fd().as_raw_fd());
+            let _ = raw_epoll::remove(set, ready.as_fd().as_raw_fd());
         }
         added.map(|()| Self { ready, sockets })
     }
 
     /// Gives the doorbell a pipe, which `set` watches too, if it has rung often.
-    pub(super) fn add_pipe_if_busy(&self, set: RawFd) {
+    pub(crate) fn add_pipe_if_busy(&self, set: RawFd) {
         self.ready.bell().add_pipe_if_busy(|pipe| {
             let data = OwnEvent::Pipe.data();
-            kernel::add(set, pipe.as_raw_fd(), IN | EDGE, data).is_ok()
+            raw_epoll::add(set, pipe.as_raw_fd(), IN | EDGE, data).is_ok()
         });
     }
 
     /// Takes the descriptors out of `set`.
-    pub(super) fn leave(&self, set: RawFd) {
-        let _ = kernel::remove(set, self.ready.as_fd().as_raw_fd());
-        let _ = kernel::remove(set, self.sockets.as_fd().as_raw_fd());
+    pub(crate) fn leave(&self, set: RawFd) {
+        let _ = raw_epoll::remove(set, self.ready.as_fd().as_raw_fd());
+        let _ = raw_epoll::remove(set, self.sockets.as_fd().as_raw_fd());
         if let Some(pipe) = self.ready.bell().pipe() {
-            let _ = kernel::remove(set, pipe.as_raw_fd());
+            let _ = raw_epoll::remove(set, pipe.as_raw_fd());
         }
     }
 
@@ -147,9 +147,9 @@ impl OwnFds {
     ///
     /// # Errors
     /// As `epoll_ctl(2)`.
-    pub(super) fn watch_socket(&self, fd: RawFd, member: u32) -> io::Result<()> {
+    pub(crate) fn watch_socket(&self, fd: RawFd, member: u32) -> io::Result<()> {
         let data = Tells::Socket.data(member);
-        match kernel::add(self.sockets.as_fd().as_raw_fd(), fd, OF_SOCKET, data) {
+        match raw_epoll::add(self.sockets.as_fd().as_raw_fd(), fd, OF_SOCKET, data) {
             Err(e) if e.raw_os_error() == Some(libc::EEXIST) => Ok(()),
             done => done,
         }
@@ -160,20 +160,20 @@ impl OwnFds {
     ///
     /// # Errors
     /// As `epoll_ctl(2)`.
-    pub(super) fn watch_beside(&self, fd: RawFd, member: u32, tells: Tells) -> io::Result<()> {
-        kernel::add(self.sockets.as_fd().as_raw_fd(), fd, IN | EDGE, tells.data(member))
+    pub(crate) fn watch_beside(&self, fd: RawFd, member: u32, tells: Tells) -> io::Result<()> {
+        raw_epoll::add(self.sockets.as_fd().as_raw_fd(), fd, IN | EDGE, tells.data(member))
     }
 
     /// Ends [`Self::watch_socket`] and [`Self::watch_beside`].
-    pub(super) fn unwatch_socket(&self, fd: RawFd) {
-        let _ = kernel::remove(self.sockets.as_fd().as_raw_fd(), fd);
+    pub(crate) fn unwatch_socket(&self, fd: RawFd) {
+        let _ = raw_epoll::remove(self.sockets.as_fd().as_raw_fd(), fd);
     }
 
     /// Calls `found` with each member of which the socket watch tells something.
-    pub(super) fn take_socket_events(&self, mut found: impl FnMut((u32, Tells))) {
+    pub(crate) fn take_socket_events(&self, mut found: impl FnMut((u32, Tells))) {
         const ROOM: usize = 64;
         let mut events = [epoll_event { events: 0, u64: 0 }; ROOM];
-        while let Ok(n) = kernel::take(self.sockets.as_fd().as_raw_fd(), &mut events) {
+        while let Ok(n) = raw_epoll::take(self.sockets.as_fd().as_raw_fd(), &mut events) {
             for event in &events[..n] {
                 found(Tells::of(event.u64));
             }

@@ -1,0 +1,181 @@
+//! The members of a quiet set.
+
+use crate::own_fds::OwnFds;
+use crate::rows;
+use crate::slot::{Handle, Key};
+use libc::c_int;
+use rsock_core::accelerate::{AcceleratedStream, RingWatch, StreamRef};
+use rsock_verbs::HighFd;
+use rustix::event::epoll;
+use rustix::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A set, and a number of its ready set. As a word of a row it is not zero.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Place(u32);
+
+/// Bits of the number.
+const NUMBER: u32 = 16;
+
+impl Place {
+    fn new(set: usize, number: u32) -> Option<Self> {
+        let set = u32::try_from(set).ok()?;
+        (number < 1 << NUMBER).then_some(Self((set + 1) << NUMBER | number))
+    }
+
+    /// The place that a word of a row names.
+    pub(super) fn of(word: u32) -> Option<Self> {
+        (word != 0).then_some(Self(word))
+    }
+
+    pub(super) fn set(self) -> usize {
+        (self.0 >> NUMBER) as usize - 1
+    }
+
+    fn number(self) -> u32 {
+        self.0 & ((1 << NUMBER) - 1)
+    }
+}
+
+/// A stream that the set watches.
+#[derive(Clone, Copy)]
+struct Member {
+    fd: c_int,
+    key: Key,
+}
+
+/// The streams of a set, and what tells of them.
+pub(super) struct Members {
+    /// The set's index.
+    set: usize,
+    /// What a thread sleeps on: holds the descriptors of `own_fds`.
+    all: HighFd,
+    own_fds: Arc<OwnFds>,
+    /// By the numbers of the ready set.
+    by_number: Vec<Option<Member>>,
+    n: usize,
+    /// Numbers of which the socket watch has told, before the user takes them.
+    told: Vec<u32>,
+}
+
+impl Members {
+    /// An empty set. `None` if no descriptor is free.
+    pub(super) fn new(set: usize) -> Option<Self> {
+        let all = HighFd::new(epoll::create(epoll::CreateFlags::CLOEXEC).ok()?);
+        let own_fds = OwnFds::new(all.as_fd().as_raw_fd()).ok()?;
+        let own_fds = Arc::new(own_fds);
+        Some(Self { set, all, own_fds, by_number: Vec::new(), n: 0, told: Vec::new() })
+    }
+
+    pub(super) fn own_fds(&self) -> &Arc<OwnFds> {
+        &self.own_fds
+    }
+
+    /// The descriptor on which a thread sleeps.
+    pub(super) fn fd(&self) -> RawFd {
+        self.all.as_fd().as_raw_fd()
+    }
+
+    /// The number of streams.
+    pub(super) fn len(&self) -> usize {
+        self.n
+    }
+
+    /// Whether the stream with this key is a member by this number of the program.
+    pub(super) fn has(&self, fd: c_int, place: Place, key: Key) -> bool {
+        place.set() == self.set && self.at(place).is_some_and(|m| m.fd == fd && m.key == key)
+    }
+
+    fn at(&self, place: Place) -> Option<Member> {
+        *self.by_number.get(place.number() as usize)?
+    }
+
+    /// Watches a stream, whose place its row gets. False if that is not possible.
+    pub(super) fn add(&mut self, fd: c_int, key: Key, stream: &AcceleratedStream) -> bool {
+        let Some(row) = rows::row(fd) else { return false };
+        let Some(watch) = stream.watch_quiet(&self.own_fds.ready) else { return false };
+        let number = watch.0.0;
+        let place = Place::new(self.set, number);
+        let Some(place) = place.filter(|_| self.own_fds.watch_socket(fd, number).is_ok()) else {
+            stream.unwatch(&self.own_fds.ready, watch);
+            return false;
+        };
+        let at = number as usize;
+        if self.by_number.len() <= at {
+            self.by_number.resize(at + 1, None);
+        }
+        self.by_number[at] = Some(Member { fd, key });
+        self.n += 1;
+        row.quiet.store(0, Ordering::Relaxed);
+        // SYNC(quiet-set): see `leave`.
+        row.quiet_place.store(place.0, Ordering::SeqCst);
+        true
+    }
+
+    /// Ends the watch of a stream; returns whether it was a member. `stream` is none if the socket
+    /// has ended.
+    pub(super) fn remove(
+        &mut self,
+        fd: c_int,
+        place: Place,
+        key: Key,
+        stream: Option<&AcceleratedStream>,
+    ) -> bool {
+        if !self.has(fd, place, key) {
+            return false;
+        }
+        let number = place.number();
+        self.by_number[number as usize] = None;
+        self.n -= 1;
+        self.own_fds.unwatch_socket(fd);
+        if let Some(stream) = stream {
+            stream.unwatch(&self.own_fds.ready, RingWatch(rsock_verbs::soft::ReadyNumber(number)));
+        }
+        if let Some(row) = rows::row(fd) {
+            row.quiet.store(0, Ordering::Release);
+            let (of, none) = (Ordering::SeqCst, Ordering::Relaxed);
+            let _ = row.quiet_place.compare_exchange(place.0, 0, of, none);
+        }
+        true
+    }
+
+    pub(super) fn remove_all(&mut self, stream_of: impl Fn(c_int) -> Option<Handle>) {
+        for number in 0..self.by_number.len() {
+            let Some(Member { fd, key }) = self.by_number[number] else { continue };
+            let place = u32::try_from(number).ok().and_then(|n| Place::new(self.set, n));
+            let Some(place) = place else { continue };
+            let handle = stream_of(fd).filter(|handle| handle.key() == key);
+            match handle.as_ref().map(Handle::stream) {
+                Some(StreamRef::Accelerated(stream)) => self.remove(fd, place, key, Some(stream)),
+                _ => self.remove(fd, place, key, None),
+            };
+        }
+    }
+
+    /// Takes the events of the socket watch; [`Self::take`] has the rows of these streams know.
+    pub(super) fn take_socket_events(&mut self) {
+        let told = &mut self.told;
+        self.own_fds.take_socket_events(|(number, _)| told.push(number));
+    }
+
+    /// Whether [`Self::take`] would find something.
+    pub(super) fn has_any(&self) -> bool {
+        !self.told.is_empty() || self.own_fds.ready.has_any()
+    }
+
+    /// Takes what has been told: those streams are no longer quiet.
+    pub(super) fn take(&mut self) {
+        let by_number = &self.by_number;
+        let end_quiet = |number: u32| {
+            let member = by_number.get(number as usize).copied().flatten();
+            if let Some(row) = member.and_then(|member| rows::row(member.fd)) {
+                row.quiet.store(0, Ordering::Relaxed);
+            }
+        };
+        self.told.drain(..).for_each(end_quiet);
+        self.own_fds.ready.take(|number| end_quiet(number.0));
+        // The user is awake, and no other thread relies on the bell.
+        self.own_fds.ready.disarm();
+    }
+}
