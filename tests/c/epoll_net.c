@@ -854,11 +854,16 @@ static void do_wait(const struct order *o)
 
 static void do_poll(const struct order *o)
 {
-	struct pollfd p[3];
+	enum { MANY = 80 };
+	struct pollfd p[MANY];
 	nfds_t n = 0;
 	for (; n < 3 && o->a[n] >= 0; n++)
 		p[n] = (struct pollfd){.fd = place(o, (int)n)->fd, .events = (short)o->a[3]};
-	int result = poll(p, n, (int)o->a[4]);
+	/* The others are passed over. */
+	for (nfds_t i = n; i < MANY; i++)
+		p[i] = (struct pollfd){.fd = -1};
+	int is_many = (o->a[3] & 0x10000) != 0;
+	int result = poll(p, is_many ? MANY : n, (int)o->a[4]);
 	if (result < 0) {
 		say_result(result);
 		return;

@@ -183,9 +183,16 @@ static void do_timed_send(struct end *e, const struct order *o)
 
 static void do_poll(const struct end *e, const struct order *o)
 {
-	struct pollfd p = {.fd = e->fd, .events = (short)o->a};
-	int n = poll(&p, 1, o->b ? 1 : 0);
-	say("%d %x", n, (unsigned)p.revents);
+	enum { MANY = 80 };
+	struct pollfd p[MANY];
+	int is_many = (o->b & 2) != 0;
+	for (int i = 0; i < MANY; i++)
+		p[i] = (struct pollfd){.fd = -1, .revents = -1};
+	/* The others are passed over. */
+	struct pollfd *at = &p[is_many ? 50 : 0];
+	*at = (struct pollfd){.fd = e->fd, .events = (short)o->a};
+	int n = poll(p, is_many ? MANY : 1, o->b & 1);
+	say("%d %x %d", n, (unsigned)at->revents, is_many ? p[7].revents : 0);
 }
 
 static void do_select(const struct end *e)

@@ -162,6 +162,13 @@ struct StreamFd {
     close_on_exec: bool,
 }
 
+/// To be called while the numbers still name the stream.
+fn leave_quiet_sets(handle: &Handle, descriptors: &[StreamFd]) {
+    for descriptor in descriptors {
+        quiet_set::leave(handle, descriptor.fd);
+    }
+}
+
 /// All descriptors of this process that refer to the stream, lowest first.
 fn descriptors_of(handle: &Handle) -> Vec<StreamFd> {
     let end = RawFd::try_from(rows::end()).unwrap_or(RawFd::MAX);
@@ -207,7 +214,9 @@ fn hand_off(
     if local_use == LocalUse::InParent {
         let proxy = guard::call_core(|| handle.stream().hand_off(socket, claim))?;
         return proxy.map_or(Ok(()), |proxy| {
-            let result = replace_descriptors(&descriptors_of(&handle), &[], &proxy);
+            let descriptors = descriptors_of(&handle);
+            leave_quiet_sets(&handle, &descriptors);
+            let result = replace_descriptors(&descriptors, &[], &proxy);
             close_proxy(proxy);
             result
         });
@@ -229,12 +238,12 @@ fn hand_off(
                 return done.map(drop);
             };
             let descriptors = descriptors_of(&handle);
+            leave_quiet_sets(&handle, &descriptors);
             let find = || Ok(if moves_epoll { interests(&descriptors) } else { Vec::new() });
             let interests = guard::call_core(find).unwrap_or_default();
             let result = replace_descriptors(&descriptors, &interests, &proxy);
             for descriptor in &descriptors {
                 event_set::note_replaced(&handle, descriptor.fd);
-                quiet_set::leave(&handle, descriptor.fd);
             }
             claimed.replaced_by_proxies();
             if local_use == LocalUse::Continues {

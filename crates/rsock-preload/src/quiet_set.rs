@@ -9,8 +9,9 @@
 //! A row names the place of its stream in a set, and the word of the descriptor table with which
 //! the stream was found quiet. A number that comes to name another file has another word.
 //!
-//! INVARIANT: the lock of a set is taken inside of a [`Section`] only, so a signal handler that
-//! closes a descriptor never waits for the code that it interrupted.
+//! INVARIANT: the lock of a set is taken inside of a [`Section`] only, so no signal handler runs on
+//! top of its holder; and not by a handler, which may have interrupted an allocator that the holder
+//! waits for.
 
 mod members;
 mod user;
@@ -23,16 +24,18 @@ use crate::slot::Handle;
 use libc::c_int;
 use members::{Members, Place};
 use rsock_core::accelerate::StreamRef;
-use rsock_core::interrupt::Section;
-use std::sync::atomic::{AtomicBool, Ordering};
+use rsock_core::interrupt::{Section, is_in_handler};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 /// The streams of one thread that polls many.
 struct QuietSet {
-    /// A thread uses it. Stays true where the thread has left `poll` by `longjmp`.
-    is_in_use: AtomicBool,
-    /// Another thread has taken a stream out of it: the user has to look again.
+    /// The thread that uses it, or has left it by `longjmp`; 0 for none.
+    user: AtomicUsize,
+    /// A stream has left it: the user has to look again.
     has_lost_any: AtomicBool,
+    /// Streams have left it inside of signal handlers: they are still among the members.
+    has_unreaped: AtomicBool,
     /// Made when it is used for the first time.
     members: Mutex<Option<Members>>,
 }
@@ -42,14 +45,15 @@ const SETS: usize = 16;
 
 static ALL: [QuietSet; SETS] = [const { QuietSet::new() }; SETS];
 
-/// A fork is under way: no stream joins a set.
-static IS_FORKING: AtomicBool = AtomicBool::new(false);
+/// Forks under way, in which no stream joins a set.
+static N_FORKS: AtomicU32 = AtomicU32::new(0);
 
 impl QuietSet {
     const fn new() -> Self {
         Self {
-            is_in_use: AtomicBool::new(false),
+            user: AtomicUsize::new(0),
             has_lost_any: AtomicBool::new(false),
+            has_unreaped: AtomicBool::new(false),
             members: Mutex::new(None),
         }
     }
@@ -63,7 +67,7 @@ impl QuietSet {
     fn wake_user(&self, members: &Members) {
         // SYNC(quiet-set): before the bell, so that the user that wakes sees it.
         self.has_lost_any.store(true, Ordering::Release);
-        if self.is_in_use.load(Ordering::Acquire) {
+        if self.user.load(Ordering::Acquire) != 0 {
             members.own_fds().ready.ring();
         }
     }
@@ -90,8 +94,15 @@ pub(crate) fn leave(handle: &Handle, fd: c_int) {
     let (Some(place), StreamRef::Accelerated(stream)) = (place_of(fd), handle.stream()) else {
         return;
     };
-    let _section = Section::enter();
     let set = &ALL[place.set()];
+    if is_in_handler() {
+        Members::forget_row(fd, place);
+        // SYNC(quiet-set): after the row, which the user looks at.
+        set.has_unreaped.store(true, Ordering::Release);
+        set.has_lost_any.store(true, Ordering::Release);
+        return;
+    }
+    let _section = Section::enter();
     if let Some(members) = &mut *set.lock()
         && members.remove(fd, place, handle.key(), Some(stream))
     {
@@ -102,7 +113,7 @@ pub(crate) fn leave(handle: &Handle, fd: c_int) {
 /// The process is about to fork: the child must not share a stream that a set of its parent
 /// watches. No stream joins a set until [`ForkLocks`] is dropped.
 pub(crate) fn settle_before_fork(stream_of: impl Fn(c_int) -> Option<Handle>) {
-    IS_FORKING.store(true, Ordering::SeqCst);
+    N_FORKS.fetch_add(1, Ordering::SeqCst);
     let _section = Section::enter();
     for set in &ALL {
         if let Some(members) = &mut *set.lock() {
@@ -124,16 +135,26 @@ pub(crate) fn prepare_fork() -> ForkLocks {
 
 impl Drop for ForkLocks {
     fn drop(&mut self) {
-        IS_FORKING.store(false, Ordering::SeqCst);
+        N_FORKS.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-/// In a forked child: the descriptors of all sets belong to the parent, and so do the threads that
-/// used them.
+/// In a forked child: the streams are the parent's to watch, and the threads that used the sets are
+/// the parent's.
 pub(crate) fn after_fork_in_child() {
+    N_FORKS.store(0, Ordering::SeqCst);
     let _section = Section::enter();
     for set in &ALL {
-        std::mem::forget(set.lock().take());
-        set.is_in_use.store(false, Ordering::Relaxed);
+        let members = set.lock().take();
+        if is_in_handler() {
+            // The interrupted call may still name them.
+            std::mem::forget(members);
+        }
+        set.user.store(0, Ordering::Relaxed);
+    }
+    for row in (0..rows::end()).filter_map(|fd| rows::row(c_int::try_from(fd).ok()?)) {
+        if row.quiet_place.load(Ordering::Relaxed) != 0 {
+            row.quiet_place.store(0, Ordering::Relaxed);
+        }
     }
 }

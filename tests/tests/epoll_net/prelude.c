@@ -290,13 +290,16 @@ static void end_waits(void)
 	}
 }
 
-static void poll_at(int a, int b, int c, short events, int ms)
+static void poll_at(int a, int b, int c, int events, int ms)
 {
+	enum { MANY = 80 };
 	int places[3] = {a, b, c}, n = 0;
-	struct pollfd p[3];
+	struct pollfd p[MANY];
 	for (; n < 3 && places[n] >= 0; n++)
-		p[n] = (struct pollfd){.fd = f[places[n]], .events = events};
-	show(poll(p, (nfds_t)n, ms));
+		p[n] = (struct pollfd){.fd = f[places[n]], .events = (short)events};
+	for (int i = n; i < MANY; i++)
+		p[i] = (struct pollfd){.fd = -1};
+	show(poll(p, events & 0x10000 ? MANY : (nfds_t)n, ms));
 	for (int i = 0; i < n; i++)
 		printf(" %x", (unsigned)p[i].revents);
 }

@@ -458,7 +458,10 @@ impl Generator {
             (a[3], a[4]) = (self.r.one_of(&[1, 2, 3, 7, 7]), timeout * 500);
             self.call("select", process, &a);
         } else {
-            (a[3], a[4]) = (self.r.one_of(&[1, 5, 0x2007, 0, 4, 0x41]), timeout);
+            // Alone, or among many entries that are passed over.
+            const MANY: i64 = 0x10000;
+            let asked = [1, 5, 0x2007, 0, 4, 0x41, MANY | 1, MANY | 1, MANY | 0x2001, MANY | 5];
+            (a[3], a[4]) = (self.r.one_of(&asked), timeout);
             self.call("poll", process, &a);
         }
     }

@@ -156,7 +156,15 @@ fn with_numbers(r: &mut Random, word: &'static str, end: usize) -> Call {
         "timed" => (r.one_of(&[1, 100, 65_536]), r.below(2)),
         "peekv" => (r.one_of(SIZES), 1 + r.below(7)),
         _ if TAKES.contains(&word) || word == "peek" => (r.one_of(SIZES), 1 + r.below(30)),
-        "poll" => (r.one_of(&[0x2007, 0x2007, 0, 1, 2, 4, 0x2000, 0x1c3]), r.below(2)),
+        "poll" => {
+            let asked = r.one_of(&[0x2007, 0x2007, 0, 1, 2, 4, 0x2000, 0x1c3]);
+            // With or without time to wait, and alone or among many entries, of which the library
+            // passes over those that ask for input alone.
+            match r.below(4) {
+                b @ 2.. if asked == 0x2007 => (0x2001, b),
+                b => (asked, b),
+            }
+        }
         "shutdown" => (r.one_of(&[0, 0, 1, 1, 2]), 0),
         "lowat" => (r.one_of(&[1, 2, 100, 5000]), 0),
         "inline" => (r.one_of(&[0, 1]), 0),

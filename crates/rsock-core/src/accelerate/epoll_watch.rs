@@ -276,23 +276,19 @@ impl AcceleratedStream {
             kernel = sys::poll_flags(fds[0].revents);
         }
         let ended_on_tcp = kernel.intersects(PollFlags::RDHUP | PollFlags::HUP);
-        // On one host the kernel tells of an end a moment after the ring, and whether it is a
-        // reset.
         let is_local = self.has_local_path();
         // Between hosts the ring's end is that of the stream as long as the receiver reads there: a
         // ring that has failed ends too, and the stream may go on over TCP.
         let ended = ended_on_tcp || !is_local && has_ended() && self.is_receiving_on_ring();
-        let is_end_alone = is_local
-            && !ended_on_tcp
-            && state.ring.is_some()
-            && self.path().is_some_and(|path| path.has_eof() && path.bytes_readable() == 0);
+        let is_end_input =
+            ended_on_tcp && state.ring.is_some() && self.path().is_some_and(Path::has_end_alone);
         let has_error = kernel.contains(PollFlags::ERR);
         if ended_on_tcp || has_error {
             // Otherwise a receive could find the ring empty, and not look at the socket.
             self.note_socket();
         }
         let is_urgent = kernel.contains(PollFlags::PRI);
-        let ready = if is_end_alone { state.ready.difference(INPUT) } else { state.ready };
+        let ready = if is_end_input { state.ready | asked & INPUT } else { state.ready };
         let holds = |of: PollFlags| {
             ready.intersects(of) || state.kernel.intersects(of) && kernel.intersects(of)
         };

@@ -285,6 +285,12 @@ impl Path {
         on!(self, stream => stream.has_eof())
     }
 
+    /// Whether there is nothing to receive but an end of which the kernel tells too: on one host it
+    /// does so a moment after the ring, and says whether the end is a reset.
+    pub(super) fn has_end_alone(&self) -> bool {
+        self.soft().is_some_and(|stream| stream.has_eof() && stream.bytes_readable() == 0)
+    }
+
     pub(super) fn peer_has_ended(&self) -> bool {
         on!(self, stream => stream.peer_has_ended())
     }

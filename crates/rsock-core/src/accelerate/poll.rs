@@ -171,7 +171,7 @@ impl AcceleratedStream {
                     !self.has(FLAG_PINNED) || has_end || self.reaches_low_water(rx, subject)
                 };
                 let has_input = path.has_input();
-                if has_input && is_enough(&mut rx, &mut subject) {
+                if has_input && !path.has_end_alone() && is_enough(&mut rx, &mut subject) {
                     state.ready |= events & INPUT;
                 }
                 return !has_input && input.fault.is_none() && input.kernel == KernelInput::End;
@@ -288,8 +288,10 @@ fn run<'a>(
             let look = may_skip.then(|| KernelLook::now(asked));
             let skipped = look.map_or(Skipped::Nothing, KernelLook::skipped);
             let asked = ask_kernel(entries, states, &mut fds[..n], skipped, !fired);
-            if asked != 0 {
-                sys::ppoll(&mut fds[..n], Some(Duration::ZERO), None)?;
+            // A call that does not sleep lets a signal through nevertheless, unless it has events.
+            let mask = limits.sigmask.filter(|_| left == Some(Duration::ZERO) && !round.is_ready);
+            if asked != 0 || mask.is_some() {
+                sys::ppoll(&mut fds[..n], Some(Duration::ZERO), mask)?;
             }
             if let Some(look) = look.filter(|_| skipped == Skipped::Nothing) {
                 look.note(&fds[..n]);

@@ -16,6 +16,9 @@
 //! A call may switch late, on a busy machine, or never, because a `longjmp` has left it. So the
 //! closer waits for a bounded time. If a call has not switched by then, the duplicate stays for it
 //! ([`DUPLICATE_LIFETIME`]), and the next closing after that revokes it.
+//!
+//! A socket may have several numbers. A call that came by another one switches too, unless the
+//! duplicate has been closed by then: its own number still names the file.
 
 mod duplicates;
 pub(crate) mod notice;
@@ -23,7 +26,7 @@ pub(crate) mod notice;
 use crate::fork;
 use crate::interrupt::{Section, Watch};
 use crate::sys;
-use rustix::fd::{BorrowedFd, RawFd};
+use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use rustix::io::Errno;
 use std::cell::Cell;
 use std::io;
@@ -40,6 +43,8 @@ pub struct Closings {
     state: AtomicU64,
     /// Calls that are in their last system call, and do not look the number up after it.
     in_kernel: AtomicU32,
+    /// The numbers that were closed, each as the bit of its remainder.
+    closed: AtomicU64,
 }
 
 const COUNT: u64 = (1 << 24) - 1;
@@ -116,14 +121,22 @@ impl<'a> Call<'a> {
         if !self.has_reference.get() {
             let more = |state: u64| (number(state).is_some()).then_some(state + REFERENCE);
             let state = &self.closings.state;
-            state
-                .fetch_update(Ordering::AcqRel, Ordering::Acquire, more)
-                .map_err(|_| Errno::BADF)?;
+            if state.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_err() {
+                return self.still_named();
+            }
             self.has_reference.set(true);
         }
         let number = number(self.closings.state.load(Ordering::Acquire)).ok_or(Errno::BADF)?;
         // SAFETY: this call's reference keeps it open, and is released when `self` is dropped.
         Ok(unsafe { BorrowedFd::borrow_raw(number) })
+    }
+
+    /// The descriptor by which the call came, if it was another one that was closed.
+    fn still_named(&self) -> io::Result<BorrowedFd<'_>> {
+        // SYNC(closing): set before the count that this call has seen.
+        let closed = self.closings.closed.load(Ordering::Acquire);
+        let fd = self.descriptor.fd;
+        if closed & bit(fd) == 0 { Ok(fd) } else { Err(Errno::BADF.into()) }
     }
 
     /// Runs `call`, a system call that may sleep, with the descriptor. This call does not use the
@@ -154,7 +167,7 @@ impl Closings {
     /// A socket of which no number was closed.
     #[must_use]
     pub const fn new() -> Self {
-        Self { state: AtomicU64::new(0), in_kernel: AtomicU32::new(0) }
+        Self { state: AtomicU64::new(0), in_kernel: AtomicU32::new(0), closed: AtomicU64::new(0) }
     }
 
     /// Number of closings under calls so far, modulo 2^24.
@@ -181,6 +194,8 @@ impl Closings {
         }
         let _section = Section::enter();
         duplicates::revoke(DUPLICATE_LIFETIME);
+        // SYNC(closing): before the count, see `Call::still_named`.
+        self.closed.fetch_or(fd.map_or(u64::MAX, bit), Ordering::Release);
         let duplicate = fd.and_then(duplicates::make);
         let mut is_used = false;
         let close = |state: u64| {
@@ -291,6 +306,11 @@ fn watch_forks() {
         notice::close_all();
         duplicates::close_all();
     });
+}
+
+/// The bit of a number in [`Closings::closed`].
+fn bit(fd: BorrowedFd<'_>) -> u64 {
+    1 << (fd.as_raw_fd() % 64)
 }
 
 fn number(state: u64) -> Option<RawFd> {

@@ -80,6 +80,33 @@ fn a_call_fails_if_its_number_was_closed_without_a_duplicate() {
     assert_eq!(late.fd().unwrap_err().raw_os_error(), Some(libc::EBADF));
 }
 
+/// Other calls have switched, and have ended, before this one looks.
+#[test]
+fn a_call_goes_on_by_its_number_when_another_number_of_its_file_was_closed() {
+    let closings = Closings::new();
+    let file = file();
+    let named = file.as_raw_fd();
+    let above = |n| rustix::io::fcntl_dupfd_cloexec(&file, named + n).expect("a number");
+    let is_told_apart = |other: &OwnedFd| other.as_raw_fd() % 64 != named % 64;
+    let other = (1..).map(above).find(is_told_apart).expect("some are");
+    let late = Call::begin(&closings, Descriptor::new(file.as_fd(), closings.count()));
+    let early = Call::begin(&closings, Descriptor::new(file.as_fd(), closings.count()));
+    let n_asked = Cell::new(0);
+    let others = || {
+        // As if the late call had not begun yet when the closer looked.
+        n_asked.set(n_asked.get() + 1);
+        if n_asked.get() > 1 {
+            early.fd().expect("the duplicate");
+        }
+        1
+    };
+    closings.keep(Some(other.as_fd()), || {}, others);
+    drop(early);
+    assert_eq!(late.fd().expect("still open").as_raw_fd(), named);
+    let by_closed = Call::begin(&closings, Descriptor::new(other.as_fd(), 0));
+    assert_eq!(by_closed.fd().unwrap_err().raw_os_error(), Some(libc::EBADF));
+}
+
 #[test]
 fn nothing_is_duplicated_while_no_other_call_is_in_progress() {
     let closings = Closings::new();

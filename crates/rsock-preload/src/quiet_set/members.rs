@@ -6,6 +6,7 @@ use crate::slot::{Handle, Key};
 use libc::c_int;
 use rsock_core::accelerate::{AcceleratedStream, RingWatch, StreamRef};
 use rsock_verbs::HighFd;
+use rsock_verbs::soft::ReadyNumber;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
@@ -129,22 +130,49 @@ impl Members {
         self.by_number[number as usize] = None;
         self.n -= 1;
         self.own_fds.unwatch_socket(fd);
-        if let Some(stream) = stream {
-            stream.unwatch(&self.own_fds.ready, RingWatch(rsock_verbs::soft::ReadyNumber(number)));
+        let (ready, number) = (&self.own_fds.ready, ReadyNumber(number));
+        match stream {
+            Some(stream) => stream.unwatch(ready, RingWatch(number)),
+            None => ready.forget(number),
         }
+        Self::forget_row(fd, place);
+        true
+    }
+
+    /// The stream at `place` is no longer passed over.
+    pub(super) fn forget_row(fd: c_int, place: Place) {
         if let Some(row) = rows::row(fd) {
             row.quiet.store(0, Ordering::Release);
             let (of, none) = (Ordering::SeqCst, Ordering::Relaxed);
             let _ = row.quiet_place.compare_exchange(place.0, 0, of, none);
         }
-        true
     }
 
+    /// Removes all members.
     pub(super) fn remove_all(&mut self, stream_of: impl Fn(c_int) -> Option<Handle>) {
+        self.remove_where(stream_of, |_, _| true);
+    }
+
+    /// Removes the members that have left inside of signal handlers.
+    pub(super) fn reap(&mut self, stream_of: impl Fn(c_int) -> Option<Handle>) {
+        self.remove_where(stream_of, |fd, place| {
+            rows::row(fd).is_none_or(|row| row.quiet_place.load(Ordering::SeqCst) != place.0)
+        });
+    }
+
+    fn remove_where(
+        &mut self,
+        stream_of: impl Fn(c_int) -> Option<Handle>,
+        is_removed: impl Fn(c_int, Place) -> bool,
+    ) {
         for number in 0..self.by_number.len() {
-            let Some(Member { fd, key }) = self.by_number[number] else { continue };
             let place = u32::try_from(number).ok().and_then(|n| Place::new(self.set, n));
-            let Some(place) = place else { continue };
+            let (Some(Member { fd, key }), Some(place)) = (self.by_number[number], place) else {
+                continue;
+            };
+            if !is_removed(fd, place) {
+                continue;
+            }
             let handle = stream_of(fd).filter(|handle| handle.key() == key);
             match handle.as_ref().map(Handle::stream) {
                 Some(StreamRef::Accelerated(stream)) => self.remove(fd, place, key, Some(stream)),

@@ -1,7 +1,7 @@
 //! The thread that uses a quiet set, during one call of `poll`.
 
 use super::members::{Members, Place};
-use super::{ALL, IS_FORKING, QuietSet, SETS};
+use super::{ALL, N_FORKS, QuietSet, SETS};
 use crate::own_fds::OwnEvent;
 use crate::rows::{self, Row};
 use crate::slot::Handle;
@@ -24,36 +24,50 @@ pub(crate) struct User {
     at: usize,
     set: &'static QuietSet,
     fd: RawFd,
+    /// The thread has left an earlier use by `longjmp`.
+    is_again: bool,
 }
 
-/// Begins to use a set. `None` if all are in use, if descriptors have run out, or if the process
-/// may not make the system calls that a set needs.
-pub(crate) fn begin_use() -> Option<User> {
+/// Begins to use a set, where `stream_of` finds the stream of a descriptor. `None` if all are in
+/// use, if descriptors have run out, in a signal handler, or if the process may not make the system
+/// calls that a set needs.
+pub(crate) fn begin_use(stream_of: impl Fn(c_int) -> Option<Handle>) -> Option<User> {
     if tcp_only::is_sandboxed() || is_in_handler() {
         return None;
     }
-    let last = LAST.get();
-    let at = (0..SETS).map(|i| (last + i) % SETS).find(|&at| {
+    // An address that no other thread has: that of an ended thread is free to be used again.
+    let (last, thread) = LAST.with(|last| (last.get(), std::ptr::from_ref(last).addr()));
+    let is_again = ALL[last].user.load(Ordering::Relaxed) == thread;
+    let is_taken = |&at: &usize| {
         // SYNC(quiet-set): Acquire takes what the last user has done.
-        let order = (Ordering::AcqRel, Ordering::Relaxed);
-        ALL[at].is_in_use.compare_exchange(false, true, order.0, order.1).is_ok()
-    })?;
+        let (taken, not) = (Ordering::AcqRel, Ordering::Relaxed);
+        ALL[at].user.compare_exchange(0, thread, taken, not).is_ok()
+    };
+    let at = if is_again { last } else { (0..SETS).map(|i| (last + i) % SETS).find(is_taken)? };
     LAST.set(at);
-    let mut user = User { at, set: &ALL[at], fd: -1 };
+    let mut user = User { at, set: &ALL[at], fd: -1, is_again };
     let _section = Section::enter();
     let mut members = user.set.lock();
     if members.is_none() {
         *members = Members::new(at);
     }
-    user.fd = members.as_ref()?.fd();
+    let made = members.as_mut()?;
+    if user.set.has_unreaped.swap(false, Ordering::AcqRel) {
+        made.reap(stream_of);
+    }
+    user.fd = made.fd();
     drop(members);
     Some(user)
 }
 
 impl Drop for User {
     fn drop(&mut self) {
+        if self.is_again {
+            // Or it has not left it: a signal handler of which this library does not know polls.
+            self.with(|members| self.set.wake_user(members));
+        }
         // SYNC(quiet-set): see `begin_use`.
-        self.set.is_in_use.store(false, Ordering::Release);
+        self.set.user.store(0, Ordering::Release);
     }
 }
 
@@ -109,6 +123,10 @@ impl User {
         let (StreamRef::Accelerated(stream), Some(row)) = (handle.stream(), rows::row(fd)) else {
             return false;
         };
+        let place = Place::of(row.quiet_place.load(Ordering::Relaxed));
+        if place.is_some_and(|place| place.set() != self.at) {
+            return false;
+        }
         // Under the lock, so that the stream does not leave meanwhile.
         let is_quiet = self.with(|members| {
             let place = Place::of(row.quiet_place.load(Ordering::Relaxed))?;
@@ -136,8 +154,8 @@ impl User {
             return false;
         }
         let key = handle.key();
-        let has_joined =
-            self.with(|members| !IS_FORKING.load(Ordering::SeqCst) && members.add(fd, key, stream));
+        let has_joined = self
+            .with(|members| N_FORKS.load(Ordering::SeqCst) == 0 && members.add(fd, key, stream));
         if has_joined != Some(true) {
             return false;
         }

@@ -202,6 +202,13 @@ impl SoftReadySet {
         lock(&self.pages.numbers).free.push(number.0);
     }
 
+    /// As [`Self::unwatch`], of a queue that has ended.
+    pub fn forget(&self, number: ReadyNumber) {
+        if self.created.is_this_process() {
+            lock(&self.pages.numbers).free.push(number.0);
+        }
+    }
+
     /// By which tests announce numbers as a hostile peer does.
     #[cfg(test)]
     pub(super) fn announcer(&self) -> Arc<Pages> {

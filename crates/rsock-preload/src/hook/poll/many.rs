@@ -7,6 +7,7 @@
 use super::{Named, entry, event_flags};
 use crate::fdtable::datagrams;
 use crate::quiet_set::{self, User};
+use crate::slot::Direction;
 use crate::{errno, fdtable, guard};
 use libc::{c_int, pollfd, sigset_t};
 use rsock_core::accelerate::{self, PollDescriptor};
@@ -21,6 +22,11 @@ pub(super) const MANY: usize = 64;
 const QUIET_FOR_ONE: usize = 4;
 /// One of so many streams joins the set in one call: it costs as much as some looks.
 const ONE_JOINS_OF: usize = 16;
+/// A call that has not slept so many times, since the set has had something each time, lets the
+/// kernel deliver signals once more: a peer may announce for ever what is nothing.
+const ROUNDS_AWAKE: u32 = 64;
+/// After its time is over, a call looks so often at what the set has.
+const MOST_ROUNDS_OVER: u32 = 4;
 /// Most calls in a row that do not try this, after tries that were of little use.
 const MOST_SKIPPED: u32 = 15;
 
@@ -56,10 +62,15 @@ pub(super) fn poll(
     limit: Option<Duration>,
     mask: Option<&sigset_t>,
 ) -> Option<c_int> {
-    if !TRIES.with(Tries::is_due) {
+    // The kernel refuses more entries than the process may have descriptors, and here the set's is
+    // added.
+    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let is_refused = most.is_some_and(|most| fds.len() as u64 >= most);
+    if is_refused || !TRIES.with(Tries::is_due) {
         return None;
     }
-    let user = guard::call_core(|| Ok(quiet_set::begin_use())).ok()??;
+    let stream_of = |fd| fdtable::find_in_core(fd, Direction::Recv);
+    let user = guard::call_core(|| Ok(quiet_set::begin_use(stream_of))).ok()??;
     let (all, may_join) = (fds.len(), fds.len() / ONE_JOINS_OF);
     let mut call = Call { fds, user, watch: Watch::begin(), may_join, n_looked: all };
     let found = call.wait(limit, mask);
@@ -93,22 +104,33 @@ impl Call<'_> {
     fn wait(&mut self, limit: Option<Duration>, mask: Option<&sigset_t>) -> Result<usize, c_int> {
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         let at_once = Some(Duration::ZERO);
+        let (mut rounds_over, mut rounds_awake) = (0, 0);
         self.fds.iter_mut().for_each(|p| p.revents = 0);
         loop {
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            let is_over = left.is_some_and(|left| left.is_zero());
             let rest = self.rest();
             self.n_looked = rest.len();
-            let Looked { n, rest, .. } = self.look(rest, at_once, None, false)?;
+            rounds_awake += 1;
+            // The kernel delivers a pending signal that the mask of the call lets through.
+            let is_masked = is_over || rounds_awake % ROUNDS_AWAKE == 0;
+            let Looked { n, rest, .. } =
+                self.look(rest, at_once, mask.filter(|_| is_masked), false)?;
             if n != 0 || limit == at_once {
                 return Ok(n);
             }
             if self.watch.has_fired() {
                 return Err(libc::EINTR);
             }
+            rounds_over += u32::from(is_over);
+            if is_over && (rounds_over == MOST_ROUNDS_OVER || !self.user.has_any()) {
+                return Ok(0);
+            }
             let has_ring = |&at: &usize| fdtable::is_stream(self.fds[at].fd);
-            if self.user.has_any() || !rest.iter().any(has_ring) && self.user.spin() {
+            let may_spin = !rest.iter().any(has_ring);
+            if is_over || self.user.has_any() || may_spin && self.user.spin() {
                 continue;
             }
-            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
             let Looked { n, has_set, .. } = self.look(rest, left, mask, true)?;
             if n != 0 || !has_set {
                 return Ok(n);

@@ -67,24 +67,23 @@ pub(crate) unsafe extern "C-unwind" fn ppoll(
     // SAFETY: a caller of `ppoll` promises `n` entries.
     let concerns_hook = unsafe { has_sockets(fds, n) };
     // SAFETY: null or valid by the caller's promise.
-    let limit = unsafe { duration(timeout) };
-    if concerns_hook
-        && let Ok(limit) = limit
-        // SAFETY: null or valid, and entries, by the caller's promise.
-        && let Some(found) = unsafe { poll_many(fds, n, limit, mask.as_ref()) }
+    let limit = unsafe { duration(timeout) }.ok().filter(|_| concerns_hook);
+    // SAFETY: as above.
+    let asked_mask = unsafe { mask.as_ref() };
+    if let Some(limit) = limit
+        // SAFETY: a caller of `ppoll` promises `n` entries.
+        && let Some(found) = unsafe { poll_many(fds, n, limit, asked_mask) }
     {
         return found;
     }
     // SAFETY: as above.
     let is_counted = concerns_hook && datagrams::begin_kernel_poll(unsafe { numbers(fds, n) });
-    if concerns_hook && let Ok(limit) = limit {
-        // SAFETY: null or valid by the caller's promise.
-        let mask = unsafe { mask.as_ref() };
-        // SAFETY: a caller of `ppoll` promises `n` entries.
-        if let Some(n) = cancel::without_cancel(|| unsafe { poll_all(fds, n, limit, mask) }) {
-            datagrams::end_kernel_poll(is_counted);
-            return n;
-        }
+    if let Some(limit) = limit
+        // SAFETY: as above.
+        && let Some(n) = cancel::without_cancel(|| unsafe { poll_all(fds, n, limit, asked_mask) })
+    {
+        datagrams::end_kernel_poll(is_counted);
+        return n;
     }
     // SAFETY: as above.
     let sets = unsafe { PolledSets::among(fds, n) };
@@ -170,7 +169,7 @@ pub(super) enum Named {
     NativeListener(Arc<SharedListener>),
     /// A UDP socket.
     Datagrams(Handle),
-    /// An epoll set that watches streams on a ring.
+    /// An epoll set, which may watch streams on rings, or may begin to.
     EventSet(PolledEventSet),
 }
 
@@ -181,8 +180,7 @@ impl Named {
             return listeners::of(fd).map(Self::NativeListener);
         }
         if let Some(set) = event_set::find(fd) {
-            return event_set::needs_library(set)
-                .then(|| Self::EventSet(PolledEventSet { set, fd }));
+            return Some(Self::EventSet(PolledEventSet { set, fd }));
         }
         if datagrams::is_udp(fd) {
             let handle = datagrams::find(fd, Direction::Recv);
@@ -200,7 +198,8 @@ impl Named {
     pub(super) fn is_needed(&self) -> bool {
         match self {
             Self::Stream(handle) => !handle.stream().is_plain(),
-            Self::NativeListener(_) | Self::Datagrams(_) | Self::EventSet(_) => true,
+            Self::EventSet(polled) => event_set::needs_library(polled.set),
+            Self::NativeListener(_) | Self::Datagrams(_) => true,
         }
     }
 
@@ -407,11 +406,12 @@ fn call(
     limit: Option<Duration>,
     mask: Option<&sigset_t>,
 ) -> Result<usize, c_int> {
-    let n = guard::call_core(|| accelerate::poll(entries, limit, mask))?;
-    for (p, entry) in fds.iter_mut().zip(entries.iter()) {
-        p.revents = entry.revents.bits().cast_signed();
+    let found = guard::call_core(|| accelerate::poll(entries, limit, mask));
+    for (p, entry) in fds.iter_mut().zip(entries.iter()).filter(|_| found != Err(libc::EINVAL)) {
+        // The kernel reports none of an interrupted call.
+        p.revents = if found.is_ok() { entry.revents.bits().cast_signed() } else { 0 };
     }
-    Ok(n)
+    found
 }
 
 fn fits(n: nfds_t, room: size_t) -> bool {
