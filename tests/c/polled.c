@@ -68,6 +68,29 @@ static void act(int what, int i)
 	all[i].fd = -1;
 }
 
+/* Whether `select` is used for `poll`. */
+static int is_selecting;
+
+/* Waits for input on all. */
+static void await_input(void)
+{
+	if (!is_selecting) {
+		CHECK(poll(all, N, -1) > 0);
+		return;
+	}
+	fd_set input;
+	int most = -1;
+	FD_ZERO(&input);
+	for (int i = 0; i < N; i++)
+		if (all[i].fd >= 0) {
+			FD_SET(all[i].fd, &input);
+			most = all[i].fd > most ? all[i].fd : most;
+		}
+	CHECK(select(most + 1, &input, NULL, NULL, NULL) > 0);
+	for (int i = 0; i < N; i++)
+		all[i].revents = all[i].fd >= 0 && FD_ISSET(all[i].fd, &input) ? POLLIN : 0;
+}
+
 /* How each connection ended: 0 if it has not, 1 by an end, 2 by a reset. */
 static int ended[N];
 /* Bytes that came on each but the busy ones. */
@@ -110,7 +133,7 @@ static void many_server(int fd)
 	struct message m;
 	connect_all(fd, 1);
 	while (!is_done()) {
-		CHECK(poll(all, N, -1) > 0);
+		await_input();
 		for (int i = BUSY; i < N; i++)
 			if (all[i].fd >= 0 && all[i].revents)
 				take(i);
@@ -151,7 +174,7 @@ static void round_of(uint32_t round, int what, int which)
 		left++;
 	}
 	while (left > 0) {
-		CHECK(poll(all, N, -1) > 0);
+		await_input();
 		for (int i = BUSY; i < N; i++)
 			if (all[i].fd >= 0 && all[i].revents)
 				take(i);
@@ -188,6 +211,18 @@ static void many_client(int fd)
 	for (int i = 0; i < N; i++)
 		if (all[i].fd >= 0)
 			CHECK(close(all[i].fd) == 0);
+}
+
+static void selected_client(int fd)
+{
+	is_selecting = 1;
+	many_client(fd);
+}
+
+static void selected_server(int fd)
+{
+	is_selecting = 1;
+	many_server(fd);
 }
 
 /* Rounds after which the others have been found quiet often. */
@@ -571,6 +606,7 @@ static const struct part PARTS[] = {
 	{"handlers", handlers_client, many_server},
 	{"limits", limits_client, many_server},
 	{"many", many_client, many_server},
+	{"selected", selected_client, selected_server},
 	{"here", here_client, many_server},
 	{"forked", forked_client, many_server},
 };

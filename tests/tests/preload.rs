@@ -31,7 +31,7 @@ parts! {
         killed_by_sigpipe unread linger exit killed blocked_writer shut_read edges state timeouts
         files file_pieces options;
     forks: making;
-    polled: many here forked handlers limits;
+    polled: many selected here forked handlers limits;
     moves: first_byte mid_write both_directions blocked_recv unread half_close;
     signals: interrupt interrupt_poll restart restart_timeout longjmp longjmp_write storm
         writing_handler actions fault fork cancel cancel_exchange sigio sigio_early;

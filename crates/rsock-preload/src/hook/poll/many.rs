@@ -1,14 +1,14 @@
-//! `poll` of many descriptors, few of which have something to report.
+//! `poll` and `select` of many descriptors, few of which have something to report.
 //!
 //! The whole call looks at each stream under its locks, and sleeps on each descriptor. Here the
 //! streams of a [quiet set](crate::quiet_set) are passed over, and the thread sleeps on the set's
 //! descriptor in their place; the rest is polled as a call on few descriptors.
 
-use super::{Named, entry, event_flags};
+use super::named::{Named, entry, event_flags};
 use crate::fdtable::datagrams;
 use crate::quiet_set::{self, User};
 use crate::slot::Direction;
-use crate::{errno, fdtable, guard};
+use crate::{fdtable, guard};
 use libc::{c_int, pollfd, sigset_t};
 use rsock_core::accelerate::{self, PollDescriptor};
 use rsock_core::interrupt::Watch;
@@ -17,7 +17,7 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 /// A call on fewer descriptors looks at all of them.
-pub(super) const MANY: usize = 64;
+const MANY: usize = 64;
 /// One of so many descriptors is looked at; with more, the set is of little use.
 const QUIET_FOR_ONE: usize = 4;
 /// One of so many streams joins the set in one call: it costs as much as some looks.
@@ -56,17 +56,23 @@ impl Tries {
     }
 }
 
+/// Whether a call on so many entries is to try [`poll`].
+pub(in crate::hook) fn is_due(n: usize) -> bool {
+    n >= MANY && TRIES.with(Tries::is_due)
+}
+
 /// Waits for all entries. `None`: the caller is to look at all of them.
-pub(super) fn poll(
+///
+/// The error is an `errno` of `poll(2)`.
+pub(in crate::hook) fn poll(
     fds: &mut [pollfd],
     limit: Option<Duration>,
     mask: Option<&sigset_t>,
-) -> Option<c_int> {
+) -> Option<Result<usize, c_int>> {
     // The kernel refuses more entries than the process may have descriptors, and here the set's is
     // added.
     let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    let is_refused = most.is_some_and(|most| fds.len() as u64 >= most);
-    if is_refused || !TRIES.with(Tries::is_due) {
+    if most.is_some_and(|most| fds.len() as u64 >= most) {
         return None;
     }
     let stream_of = |fd| fdtable::find_in_core(fd, Direction::Recv);
@@ -76,7 +82,7 @@ pub(super) fn poll(
     let found = call.wait(limit, mask);
     let has_helped = call.n_looked * QUIET_FOR_ONE < all || call.may_join < may_join;
     TRIES.with(|tries| tries.learn(has_helped));
-    Some(errno::ret_int(found))
+    Some(found)
 }
 
 /// One call.

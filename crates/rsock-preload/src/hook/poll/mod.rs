@@ -1,23 +1,16 @@
 //! `poll` and `ppoll` over accelerated streams and other descriptors alike.
 
-mod many;
+pub(super) mod many;
+pub(super) mod named;
+pub(super) mod wait;
 
 use super::alias;
-use crate::event_set::{self, PolledEventSet};
 use crate::fdtable::datagrams;
-use crate::native_peer::listeners;
-use crate::native_peer::shared_listener::SharedListener;
-use crate::slot::{Direction, Handle};
-use crate::{cancel, errno, fdtable, guard, next, rows};
+use crate::{cancel, errno, event_set, fdtable, guard, next, rows};
 use libc::{c_int, nfds_t, pollfd, sigset_t, size_t, timespec};
-use rsock_core::accelerate::{self, PollDescriptor};
-use rustix::event::PollFlags;
 use std::slice;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// Calls with up to this many descriptors allocate nothing here.
-const FEW: usize = 16;
+use wait::OffTcp;
 
 /// As `poll(2)`.
 ///
@@ -162,78 +155,6 @@ pub(super) unsafe fn duration(at: *const timespec) -> Result<Option<Duration>, (
     Ok(Some(Duration::new(secs, nanos)))
 }
 
-/// A socket of this library that a descriptor refers to while it is waited for.
-pub(super) enum Named {
-    Stream(Handle),
-    /// Beside a listening socket.
-    NativeListener(Arc<SharedListener>),
-    /// A UDP socket.
-    Datagrams(Handle),
-    /// An epoll set, which may watch streams on rings, or may begin to.
-    EventSet(PolledEventSet),
-}
-
-impl Named {
-    /// The socket of `fd`, if any. A stream's direction is the one that `events` ask for.
-    pub(super) fn find(fd: c_int, events: PollFlags) -> Option<Self> {
-        if fdtable::is_listening(fd) {
-            return listeners::of(fd).map(Self::NativeListener);
-        }
-        if let Some(set) = event_set::find(fd) {
-            return Some(Self::EventSet(PolledEventSet { set, fd }));
-        }
-        if datagrams::is_udp(fd) {
-            let handle = datagrams::find(fd, Direction::Recv);
-            return handle
-                .filter(|h| h.udp().is_some_and(|udp| !udp.is_plain()))
-                .map(Self::Datagrams);
-        }
-        let writes = events.intersects(PollFlags::OUT | PollFlags::WRNORM)
-            && !events.intersects(PollFlags::IN | PollFlags::RDNORM);
-        fdtable::begin_call(fd, if writes { Direction::Send } else { Direction::Recv })
-            .map(Self::Stream)
-    }
-
-    /// Whether waiting takes more than the kernel's `poll`.
-    pub(super) fn is_needed(&self) -> bool {
-        match self {
-            Self::Stream(handle) => !handle.stream().is_plain(),
-            Self::EventSet(polled) => event_set::needs_library(polled.set),
-            Self::NativeListener(_) | Self::Datagrams(_) => true,
-        }
-    }
-
-    /// The entry to wait for.
-    pub(super) fn entry(named: Option<&Self>, fd: c_int, events: PollFlags) -> PollDescriptor<'_> {
-        let nothing = PollDescriptor {
-            fd,
-            stream: None,
-            listener: None,
-            udp: None,
-            set: None,
-            call: None,
-            is_socket: fdtable::is_known(fd),
-            events,
-            revents: PollFlags::empty(),
-        };
-        match named {
-            Some(Self::Stream(handle)) => PollDescriptor {
-                stream: Some(handle.stream()),
-                call: Some(handle.call()),
-                ..nothing
-            },
-            Some(Self::NativeListener(listener)) => {
-                PollDescriptor { listener: Some(listener.native()), ..nothing }
-            }
-            Some(Self::Datagrams(handle)) => {
-                PollDescriptor { udp: handle.udp(), call: Some(handle.call()), ..nothing }
-            }
-            Some(Self::EventSet(set)) => PollDescriptor { set: Some(set), ..nothing },
-            None => nothing,
-        }
-    }
-}
-
 /// Epoll sets among the descriptors of a call that the kernel serves, since none of them watches a
 /// stream on a ring yet. When one begins to, its doorbell ends the call, although there may be
 /// nothing to report.
@@ -331,10 +252,10 @@ unsafe fn poll_many(
     limit: Option<Duration>,
     mask: Option<&sigset_t>,
 ) -> Option<c_int> {
-    let n = usize::try_from(n).ok().filter(|&n| n >= many::MANY)?;
+    let n = usize::try_from(n).ok().filter(|&n| many::is_due(n))?;
     cancel::without_cancel(|| {
         // SAFETY: as in `poll_all`.
-        many::poll(unsafe { slice::from_raw_parts_mut(fds, n) }, limit, mask)
+        many::poll(unsafe { slice::from_raw_parts_mut(fds, n) }, limit, mask).map(errno::ret_int)
     })
 }
 
@@ -352,66 +273,7 @@ unsafe fn poll_all(
     // SAFETY: not null, since some entries concern this library, so `n` entries by the caller's
     // promise.
     let fds = unsafe { slice::from_raw_parts_mut(fds, n) };
-    if n <= FEW {
-        let mut handles = [const { None }; FEW];
-        wait(fds, &mut handles[..n], limit, mask)
-    } else {
-        let mut handles: Vec<Option<Named>> = Vec::new();
-        handles.resize_with(n, || None);
-        wait(fds, &mut handles, limit, mask)
-    }
-}
-
-/// Waits for all entries. `None` if the kernel's `poll` suffices.
-pub(super) fn wait(
-    fds: &mut [pollfd],
-    handles: &mut [Option<Named>],
-    limit: Option<Duration>,
-    mask: Option<&sigset_t>,
-) -> Option<c_int> {
-    let mut moved = false;
-    for (p, handle) in fds.iter().zip(handles.iter_mut()) {
-        *handle = Named::find(p.fd, event_flags(p));
-        moved |= handle.as_ref().is_some_and(Named::is_needed);
-    }
-    if !moved {
-        return None;
-    }
-    let result = if fds.len() <= FEW {
-        let mut entries: [PollDescriptor<'_>; FEW] = std::array::from_fn(|i| match fds.get(i) {
-            Some(p) => entry(p, handles[i].as_ref()),
-            None => Named::entry(None, -1, PollFlags::empty()),
-        });
-        call(fds, &mut entries[..fds.len()], limit, mask)
-    } else {
-        let mut entries: Vec<PollDescriptor<'_>> =
-            fds.iter().zip(handles.iter()).map(|(p, h)| entry(p, h.as_ref())).collect();
-        call(fds, &mut entries, limit, mask)
-    };
-    Some(errno::ret_int(result))
-}
-
-fn entry<'a>(p: &pollfd, named: Option<&'a Named>) -> PollDescriptor<'a> {
-    Named::entry(named, p.fd, event_flags(p))
-}
-
-/// The events that are asked for.
-pub(super) fn event_flags(p: &pollfd) -> PollFlags {
-    PollFlags::from_bits_retain(p.events.cast_unsigned())
-}
-
-fn call(
-    fds: &mut [pollfd],
-    entries: &mut [PollDescriptor<'_>],
-    limit: Option<Duration>,
-    mask: Option<&sigset_t>,
-) -> Result<usize, c_int> {
-    let found = guard::call_core(|| accelerate::poll(entries, limit, mask));
-    for (p, entry) in fds.iter_mut().zip(entries.iter()).filter(|_| found != Err(libc::EINVAL)) {
-        // The kernel reports none of an interrupted call.
-        p.revents = if found.is_ok() { entry.revents.bits().cast_signed() } else { 0 };
-    }
-    found
+    wait::wait(fds, limit, mask, OffTcp::One).map(errno::ret_int)
 }
 
 fn fits(n: nfds_t, room: size_t) -> bool {

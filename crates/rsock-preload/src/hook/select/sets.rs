@@ -5,10 +5,11 @@
 //! many as its own table has. So does this file.
 
 use crate::fdtable::datagrams;
-use crate::hook::poll::{Named, needs_own_poll, watches_rings};
+use crate::hook::poll::named::event_flags;
+use crate::hook::poll::wait::{self, OffTcp};
+use crate::hook::poll::{many, needs_own_poll, watches_rings};
 use crate::{arg, errno, event_set, guard, rows};
-use libc::{c_int, c_ulong, fd_set, sigset_t};
-use rsock_core::accelerate::{self, PollDescriptor};
+use libc::{c_int, c_ulong, fd_set, pollfd, sigset_t};
 use rustix::event::PollFlags;
 use rustix::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -40,6 +41,13 @@ const KINDS: [Kind; 3] = [
     },
     Kind { asks: PollFlags::PRI, holds: PollFlags::PRI },
 ];
+
+impl Kind {
+    /// Whether the entry asks for this, and it holds.
+    fn holds_of(&self, p: &pollfd) -> bool {
+        event_flags(p).contains(self.asks) && revents(p).intersects(self.holds)
+    }
+}
 
 /// The three sets of a call that concerns this library.
 pub(super) struct Wanted {
@@ -182,65 +190,59 @@ impl Wanted {
         limit: Option<Duration>,
         mask: Option<&sigset_t>,
     ) -> Option<c_int> {
-        let mut named: Vec<(c_int, PollFlags, Option<Named>)> = Vec::new();
-        let mut moved = false;
+        // SAFETY: the caller's promise.
+        let mut fds = unsafe { self.entries() };
+        let began = Instant::now();
+        let is_many = many::is_due(fds.len());
+        let mut off_tcp = OffTcp::One;
+        loop {
+            let left = limit.map(|limit| limit.saturating_sub(began.elapsed()));
+            let found = is_many.then(|| many::poll(&mut fds, left, mask)).flatten();
+            let found = match found {
+                Some(found) => found,
+                None => wait::wait(&mut fds, left, mask, off_tcp)?,
+            };
+            let n = match found {
+                Ok(n) => n,
+                Err(e) => return Some(errno::fail_int(e)),
+            };
+            if fds.iter().any(|p| revents(p).contains(PollFlags::NVAL)) {
+                return Some(errno::fail_int(libc::EBADF));
+            }
+            if n == 0 || fds.iter().any(holds_any) {
+                // SAFETY: the sets are those that the entries were read from.
+                return Some(errno::ret_int(Ok(unsafe { self.report(&fds) })));
+            }
+            // A hang-up of a stream of which only writing was asked: `poll` reports it unasked,
+            // `select` does not.
+            for p in fds.iter_mut().filter(|p| p.revents != 0) {
+                p.fd = -1;
+            }
+            off_tcp = OffTcp::Any;
+        }
+    }
+
+    /// The descriptors in the sets, and what is asked of them.
+    ///
+    /// # Safety
+    /// As `of_streams`.
+    unsafe fn entries(&self) -> Vec<pollfd> {
+        let mut fds = Vec::new();
         for fd in 0..self.n {
             // SAFETY: below `n`.
             let asks = unsafe { self.asks(fd) };
-            if !asks.is_empty() {
-                let fd = c_int::try_from(fd).ok()?;
-                let found = Named::find(fd, asks);
-                moved |= found.as_ref().is_some_and(Named::is_needed);
-                named.push((fd, asks, found));
+            if let Some(fd) = c_int::try_from(fd).ok().filter(|_| !asks.is_empty()) {
+                fds.push(pollfd { fd, events: asks.bits().cast_signed(), revents: 0 });
             }
         }
-        if !moved {
-            return None;
-        }
-        let mut entries: Vec<PollDescriptor<'_>> = named
-            .iter()
-            .map(|(fd, asks, found)| Named::entry(found.as_ref(), *fd, *asks))
-            .collect();
-        // SAFETY: the sets are those the entries were read from.
-        Some(errno::ret_int(unsafe { self.poll(&mut entries, limit, mask) }))
-    }
-
-    /// # Safety
-    /// As `of_streams`.
-    unsafe fn poll(
-        &self,
-        entries: &mut [PollDescriptor<'_>],
-        limit: Option<Duration>,
-        mask: Option<&sigset_t>,
-    ) -> Result<usize, c_int> {
-        let began = Instant::now();
-        loop {
-            let left = limit.map(|limit| limit.saturating_sub(began.elapsed()));
-            let found = guard::call_core(|| accelerate::poll(entries, left, mask))?;
-            if entries.iter().any(|e| e.revents.contains(PollFlags::NVAL)) {
-                return Err(libc::EBADF);
-            }
-            if found != 0 && entries.iter().all(|e| held(e) == 0) {
-                // A hang-up of a stream of which only writing was asked: `poll` reports it unasked,
-                // `select` does not.
-                for entry in entries.iter_mut().filter(|e| !e.revents.is_empty()) {
-                    entry.fd = -1;
-                    entry.stream = None;
-                    entry.listener = None;
-                    entry.udp = None;
-                }
-                continue;
-            }
-            // SAFETY: the caller's promise.
-            return Ok(unsafe { self.report(entries) });
-        }
+        fds
     }
 
     /// Sets the bits of the events that hold, clears all others, and counts those set.
     ///
     /// # Safety
     /// As `of_streams`.
-    unsafe fn report(&self, entries: &[PollDescriptor<'_>]) -> usize {
+    unsafe fn report(&self, fds: &[pollfd]) -> usize {
         for words in self.sets.iter().filter(|words| !words.is_null()) {
             for word in 0..self.n.div_ceil(BITS) {
                 // SAFETY: the kernel, too, writes whole words up to `n` bits.
@@ -250,12 +252,9 @@ impl Wanted {
             }
         }
         let mut bits = 0;
-        for entry in entries {
-            let Ok(fd) = usize::try_from(entry.fd) else { continue };
-            for (set, kind) in KINDS.iter().enumerate() {
-                if !entry.events.contains(kind.asks) || !entry.revents.intersects(kind.holds) {
-                    continue;
-                }
+        for p in fds {
+            let Ok(fd) = usize::try_from(p.fd) else { continue };
+            for (set, _) in KINDS.iter().enumerate().filter(|(_, kind)| kind.holds_of(p)) {
                 // SAFETY: asked for, so its set is there and reaches `fd`.
                 let at = unsafe { self.sets[set].add(fd / BITS) };
                 // SAFETY: as above.
@@ -305,12 +304,13 @@ fn concerns_hook(fd: c_int) -> bool {
     needs_own_poll(fd) || event_set::find(fd).is_some()
 }
 
-/// The number of requested events of the entry that hold.
-fn held(entry: &PollDescriptor<'_>) -> usize {
-    KINDS
-        .iter()
-        .filter(|k| entry.events.contains(k.asks) && entry.revents.intersects(k.holds))
-        .count()
+fn revents(p: &pollfd) -> PollFlags {
+    PollFlags::from_bits_retain(p.revents.cast_unsigned())
+}
+
+/// Whether an event of the entry holds that was asked for.
+fn holds_any(p: &pollfd) -> bool {
+    KINDS.iter().any(|kind| kind.holds_of(p))
 }
 
 /// The number of descriptors that the kernel's table of this process has room for now.
