@@ -1,10 +1,10 @@
 //! Quiet sets: the streams that a `poll` of many descriptors passes over.
 //!
 //! A stream on which a look finds nothing joins the set of the thread that polls. From then on the
-//! ready set of the rings is told of what its peer does, and a set of the kernel's (the *socket
-//! watch*) of its connection. As long as neither has told of anything, a look would find nothing
-//! again: the stream costs a `poll` one cache line, its row. A thread that sleeps in `poll` does so
-//! on one descriptor for all of them.
+//! peer announces in the ready set of the rings what it does, and a set of the kernel's (the
+//! *socket watch*) reports what happens to the connection. As long as neither has anything of the
+//! stream, a look would find nothing again: the stream costs a `poll` one cache line, its row. A
+//! thread that sleeps in `poll` does so on one descriptor for all of them.
 //!
 //! A row names the place of its stream in a set, and the word of the descriptor table with which
 //! the stream was found quiet. A number that comes to name another file has another word.

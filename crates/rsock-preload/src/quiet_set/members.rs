@@ -56,8 +56,8 @@ pub(super) struct Members {
     /// By the numbers of the ready set.
     by_number: Vec<Option<Member>>,
     n: usize,
-    /// Numbers of which the socket watch has told, before the user takes them.
-    told: Vec<u32>,
+    /// Numbers of which the socket watch has reported something, before the user takes them.
+    reported: Vec<u32>,
 }
 
 impl Members {
@@ -66,7 +66,7 @@ impl Members {
         let all = HighFd::new(epoll::create(epoll::CreateFlags::CLOEXEC).ok()?);
         let own_fds = OwnFds::new(all.as_fd().as_raw_fd()).ok()?;
         let own_fds = Arc::new(own_fds);
-        Some(Self { set, all, own_fds, by_number: Vec::new(), n: 0, told: Vec::new() })
+        Some(Self { set, all, own_fds, by_number: Vec::new(), n: 0, reported: Vec::new() })
     }
 
     pub(super) fn own_fds(&self) -> &Arc<OwnFds> {
@@ -183,16 +183,16 @@ impl Members {
 
     /// Takes the events of the socket watch; [`Self::take`] has the rows of these streams know.
     pub(super) fn take_socket_events(&mut self) {
-        let told = &mut self.told;
-        self.own_fds.take_socket_events(|(number, _)| told.push(number));
+        let reported = &mut self.reported;
+        self.own_fds.take_socket_events(|(number, _)| reported.push(number));
     }
 
     /// Whether [`Self::take`] would find something.
     pub(super) fn has_any(&self) -> bool {
-        !self.told.is_empty() || self.own_fds.ready.has_any()
+        !self.reported.is_empty() || self.own_fds.ready.has_any()
     }
 
-    /// Takes what has been told: those streams are no longer quiet.
+    /// Takes what has been announced and reported: those streams are no longer quiet.
     pub(super) fn take(&mut self) {
         let by_number = &self.by_number;
         let end_quiet = |number: u32| {
@@ -201,7 +201,7 @@ impl Members {
                 row.quiet.store(0, Ordering::Relaxed);
             }
         };
-        self.told.drain(..).for_each(end_quiet);
+        self.reported.drain(..).for_each(end_quiet);
         self.own_fds.ready.take(|number| end_quiet(number.0));
         // The user is awake, and no other thread relies on the bell.
         self.own_fds.ready.disarm();

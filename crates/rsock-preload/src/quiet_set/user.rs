@@ -88,7 +88,7 @@ impl User {
         self.set.lock().as_mut().map(f)
     }
 
-    /// Takes what has been told of streams: those are no longer quiet.
+    /// Takes what has happened to streams: those are no longer quiet.
     pub(crate) fn take(&self) {
         self.set.has_lost_any.store(false, Ordering::Release);
         self.with(|members| {
@@ -167,7 +167,7 @@ impl User {
         is_open
     }
 
-    /// Whether something has been told since [`Self::take`].
+    /// Whether something has happened since [`Self::take`].
     pub(crate) fn has_any(&self) -> bool {
         self.has_lost_any() || self.with(|members| members.has_any()) == Some(true)
     }
@@ -176,7 +176,7 @@ impl User {
         self.set.has_lost_any.load(Ordering::Acquire)
     }
 
-    /// Spins as long as that has paid off lately. Returns whether something has been told.
+    /// Spins as long as that has paid off lately. Returns whether something has happened.
     pub(crate) fn spin(&self) -> bool {
         let Some((own_fds, n)) = self.with(|m| (m.own_fds().clone(), m.len())) else {
             return false;

@@ -241,8 +241,8 @@ unsafe fn numbers<'a>(fds: *const pollfd, n: nfds_t) -> impl Iterator<Item = c_i
     unsafe { slice::from_raw_parts(fds, n) }.iter().map(|p| p.fd)
 }
 
-/// Waits for all entries, if they are many, of which most have nothing to report. `None`: all are to
-/// be looked at.
+/// Waits for all entries, if they are many, of which most have nothing to report. `None`: all are
+/// to be looked at.
 ///
 /// # Safety
 /// As [`poll_all`].
