@@ -1,8 +1,8 @@
 //! The members of a quiet set.
 
 use crate::own_fds::OwnFds;
-use crate::rows;
 use crate::slot::{Handle, Key};
+use crate::{rows, tcp_only};
 use libc::c_int;
 use rsock_core::accelerate::{AcceleratedStream, RingWatch, StreamRef};
 use rsock_verbs::HighFd;
@@ -46,7 +46,7 @@ struct Member {
     key: Key,
 }
 
-/// The streams of a set, and what tells of them.
+/// The streams of a set, and where what happens to them shows.
 pub(super) struct Members {
     /// The set's index.
     set: usize,
@@ -129,7 +129,14 @@ impl Members {
         let number = place.number();
         self.by_number[number as usize] = None;
         self.n -= 1;
-        self.own_fds.unwatch_socket(fd);
+        // The watch of a number that has come to be another member is that member's. A process that
+        // has restricted its system calls leaves watches to the kernel, which ends them with the
+        // files.
+        let now = rows::row(fd).and_then(|row| Place::of(row.quiet_place.load(Ordering::SeqCst)));
+        let is_others = now.is_some_and(|now| now.set() == self.set && now != place);
+        if !is_others && !tcp_only::is_sandboxed() {
+            self.own_fds.unwatch_socket(fd);
+        }
         let (ready, number) = (&self.own_fds.ready, ReadyNumber(number));
         match stream {
             Some(stream) => stream.unwatch(ready, RingWatch(number)),
@@ -207,3 +214,6 @@ impl Members {
         self.own_fds.ready.disarm();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -127,6 +127,13 @@ impl User {
         if place.is_some_and(|place| place.set() != self.at) {
             return false;
         }
+        if stream.is_plain() {
+            // The kernel alone serves it from now on.
+            if place.is_some() {
+                super::leave(handle, fd);
+            }
+            return false;
+        }
         // Under the lock, so that the stream does not leave meanwhile.
         let is_quiet = self.with(|members| {
             let place = Place::of(row.quiet_place.load(Ordering::Relaxed))?;
@@ -147,7 +154,6 @@ impl User {
     fn join(&self, handle: &Handle, fd: c_int, word: u64) -> bool {
         let StreamRef::Accelerated(stream) = handle.stream() else { return false };
         let is_possible = watched::membership(fd) == watched::Membership::None
-            && !stream.is_plain()
             && stream.has_local_path()
             && !handle.has_other_descriptors();
         if !is_possible || handle.is_same_socket() != Some(true) {
