@@ -8,7 +8,7 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
-enum { N = 120, BUSY = 4, ROUNDS = 450, GAP = 40 };
+enum { N = 80, BUSY = 4, ROUNDS = 450, GAP = 40 };
 
 static struct pollfd all[N];
 

@@ -192,7 +192,7 @@ fn operation(random: &mut Random, kind: Kind) -> Op {
         Kind::Flood | Kind::Await => (random.size() * 4, 0),
         Kind::Poll => {
             let limit = if random.chance(40) { FOR_EVER } else { random.below(20) };
-            (limit, 1 + random.small(7))
+            (limit, 1 + random.small(15))
         }
         Kind::Shutdown => (0, random.small(3)),
         Kind::Replace | Kind::Exec | Kind::Nonblock | Kind::Buffer => {

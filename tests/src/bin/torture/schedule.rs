@@ -43,7 +43,7 @@ kinds! {
     /// Waits until the peer is `n` bytes ahead.
     Await = "await",
     /// Polls up to `n` milliseconds; 9999 is for ever. `how` bits: 1 for input, 2 for output, 4
-    /// select.
+    /// select, 8 poll among many entries that name nothing.
     Poll = "poll",
     /// Asks how many bytes are there.
     Fionread = "fionread",

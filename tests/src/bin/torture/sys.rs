@@ -230,6 +230,17 @@ pub(crate) fn poll(fd: RawFd, events: i16, limit: i32) -> (Returned, i16) {
     (Returned::of(unsafe { libc::poll(&raw mut polled, 1, limit) }), polled.revents)
 }
 
+/// The same among many entries that name nothing.
+pub(crate) fn poll_among_many(fd: RawFd, events: i16, limit: i32) -> (Returned, i16) {
+    const MANY: u32 = 80;
+    let nothing = libc::pollfd { fd: -1, events: 0, revents: 0 };
+    let mut all = [nothing; MANY as usize];
+    all[50] = libc::pollfd { fd, events, revents: 0 };
+    // SAFETY: as many entries, as told.
+    let returned = unsafe { libc::poll(all.as_mut_ptr(), MANY.into(), limit) };
+    (Returned::of(returned), all[50].revents)
+}
+
 /// The same with select(2).
 pub(crate) fn select(fd: RawFd, events: i16, limit: i32) -> (Returned, i16) {
     // SAFETY: a set of descriptors is bits.

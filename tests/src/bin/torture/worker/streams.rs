@@ -252,6 +252,8 @@ impl Worker {
         let read = self.shared.read_by(call.end).read.load(SeqCst);
         let (returned, revents) = if selects {
             sys::select(call.fd, events, limit.min(50))
+        } else if op.how & 8 != 0 {
+            sys::poll_among_many(call.fd, events, limit)
         } else {
             sys::poll(call.fd, events, limit)
         };
