@@ -286,9 +286,10 @@ impl Path {
     }
 
     /// Whether there is nothing to receive but an end of which the kernel tells too: on one host it
-    /// does so a moment after the ring, and says whether the end is a reset.
+    /// does so a moment after the ring, and says whether the end is a reset. As far as completions
+    /// have been dispatched: costs a load where the stream has not ended.
     pub(super) fn has_end_alone(&self) -> bool {
-        self.soft().is_some_and(|stream| stream.has_eof() && stream.bytes_readable() == 0)
+        self.soft().is_some_and(|stream| stream.is_over() && stream.bytes_readable() == 0)
     }
 
     pub(super) fn peer_has_ended(&self) -> bool {

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// Calls with up to this many descriptors allocate nothing here.
 const FEW: usize = 16;
+/// Most calls have no more than so many, and do not fill in sixteen.
+const FEWEST: usize = 4;
 
 /// How many entries have to be off TCP, so that the library waits for all.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -26,17 +28,10 @@ pub(in crate::hook) fn wait(
     mask: Option<&sigset_t>,
     least: OffTcp,
 ) -> Option<Result<usize, c_int>> {
-    if fds.len() <= FEW {
-        let mut all = [const { None }; FEW];
-        let all = &mut all[..fds.len()];
-        if !find(fds, all) && least == OffTcp::One {
-            return None;
-        }
-        let mut entries: [PollDescriptor<'_>; FEW] = std::array::from_fn(|i| match fds.get(i) {
-            Some(p) => entry(p, all[i].as_ref()),
-            None => Named::entry(None, -1, PollFlags::empty()),
-        });
-        return Some(call(fds, &mut entries[..fds.len()], limit, mask));
+    match fds.len() {
+        ..=FEWEST => return wait_for_few::<FEWEST>(fds, limit, mask, least),
+        ..=FEW => return wait_for_few::<FEW>(fds, limit, mask, least),
+        _ => {}
     }
     let mut all: Vec<Option<Named>> = Vec::new();
     all.resize_with(fds.len(), || None);
@@ -46,6 +41,25 @@ pub(in crate::hook) fn wait(
     let mut entries: Vec<PollDescriptor<'_>> =
         fds.iter().zip(all.iter()).map(|(p, named)| entry(p, named.as_ref())).collect();
     Some(call(fds, &mut entries, limit, mask))
+}
+
+/// As [`wait`], for at most `N` entries.
+fn wait_for_few<const N: usize>(
+    fds: &mut [pollfd],
+    limit: Option<Duration>,
+    mask: Option<&sigset_t>,
+    least: OffTcp,
+) -> Option<Result<usize, c_int>> {
+    let mut all = [const { None }; N];
+    let all = &mut all[..fds.len()];
+    if !find(fds, all) && least == OffTcp::One {
+        return None;
+    }
+    let mut entries: [PollDescriptor<'_>; N] = std::array::from_fn(|i| match fds.get(i) {
+        Some(p) => entry(p, all[i].as_ref()),
+        None => Named::entry(None, -1, PollFlags::empty()),
+    });
+    Some(call(fds, &mut entries[..fds.len()], limit, mask))
 }
 
 /// Finds the sockets of the entries. Returns whether one of them takes more than the kernel.
