@@ -28,10 +28,11 @@ pub(in crate::hook) fn wait(
     mask: Option<&sigset_t>,
     least: OffTcp,
 ) -> Option<Result<usize, c_int>> {
-    match fds.len() {
-        ..=FEWEST => return wait_for_few::<FEWEST>(fds, limit, mask, least),
-        ..=FEW => return wait_for_few::<FEW>(fds, limit, mask, least),
-        _ => {}
+    if fds.len() <= FEWEST {
+        return wait_for_few::<FEWEST>(fds, limit, mask, least);
+    }
+    if fds.len() <= FEW {
+        return wait_for_few::<FEW>(fds, limit, mask, least);
     }
     let mut all: Vec<Option<Named>> = Vec::new();
     all.resize_with(fds.len(), || None);
