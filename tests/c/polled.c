@@ -39,6 +39,13 @@ static void connect_all(int turns, int is_server)
 	}
 }
 
+static void close_all(void)
+{
+	for (int i = 0; i < N; i++)
+		if (all[i].fd >= 0)
+			CHECK(close(all[i].fd) == 0);
+}
+
 static void reset(int fd)
 {
 	struct linger hard = {.l_onoff = 1};
@@ -208,9 +215,7 @@ static void many_client(int fd)
 		round_of(round++, NOTHING, 0);
 	/* Nothing but what happened was reported. */
 	show(0);
-	for (int i = 0; i < N; i++)
-		if (all[i].fd >= 0)
-			CHECK(close(all[i].fd) == 0);
+	close_all();
 }
 
 static void selected_client(int fd)
@@ -414,9 +419,7 @@ static void here_client(int fd)
 	start(&first, -1);
 	ask(SHUT, 19);
 	finish(&first, "shut there", 19);
-	for (int i = 0; i < N; i++)
-		if (all[i].fd >= 0)
-			CHECK(close(all[i].fd) == 0);
+	close_all();
 }
 
 static int n_fds(void)
@@ -545,9 +548,7 @@ static void handlers_client(int fd)
 	start(&first, -1);
 	ask(SEND_ON, 10);
 	finish(&first, "after handlers", 10);
-	for (int i = 0; i < N; i++)
-		if (all[i].fd >= 0)
-			CHECK(close(all[i].fd) == 0);
+	close_all();
 }
 
 static volatile sig_atomic_t n_handled;

@@ -169,6 +169,16 @@ impl OwnFds {
         let _ = raw_epoll::remove(self.sockets.as_fd().as_raw_fd(), fd);
     }
 
+    /// Takes one of this library's own events, which the kernel has reported, and calls `found` with
+    /// each member of which the socket watch tells something, if it is that one's.
+    pub(crate) fn take_event(&self, event: OwnEvent, found: impl FnMut((u32, Tells))) {
+        match event {
+            OwnEvent::Doorbell => drop(self.ready.drain()),
+            OwnEvent::Pipe => self.ready.note_waker(),
+            OwnEvent::Sockets => self.take_socket_events(found),
+        }
+    }
+
     /// Calls `found` with each member of which the socket watch tells something.
     pub(crate) fn take_socket_events(&self, mut found: impl FnMut((u32, Tells))) {
         const ROOM: usize = 64;

@@ -23,7 +23,7 @@ use crate::rows;
 use crate::slot::Handle;
 use libc::c_int;
 use members::{Members, Place};
-use rsock_core::accelerate::StreamRef;
+use rsock_core::accelerate::{AcceleratedStream, StreamRef};
 use rsock_core::interrupt::{Section, is_in_handler};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -89,11 +89,17 @@ fn place_of(fd: c_int) -> Option<Place> {
 
 /// Takes the stream of `fd`, on which `handle` is a call, out of its set: the descriptor is about
 /// to be closed or duplicated, or an epoll set is about to watch it.
-#[cold]
+#[inline]
 pub(crate) fn leave(handle: &Handle, fd: c_int) {
-    let (Some(place), StreamRef::Accelerated(stream)) = (place_of(fd), handle.stream()) else {
-        return;
-    };
+    if let Some(place) = place_of(fd)
+        && let StreamRef::Accelerated(stream) = handle.stream()
+    {
+        leave_place(handle, stream, fd, place);
+    }
+}
+
+#[cold]
+fn leave_place(handle: &Handle, stream: &AcceleratedStream, fd: c_int, place: Place) {
     let set = &ALL[place.set()];
     if is_in_handler() {
         Members::forget_row(fd, place);

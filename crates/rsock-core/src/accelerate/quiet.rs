@@ -20,6 +20,18 @@ pub(super) struct Look {
     flags: u32,
 }
 
+impl Look {
+    fn to_bits(self) -> u64 {
+        u64::from(self.mark) << 32 | u64::from(self.flags)
+    }
+
+    fn from_bits(bits: u64) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "each half is meant")]
+        let (mark, flags) = ((bits >> 32) as u32, bits as u32);
+        Self { mark, flags }
+    }
+}
+
 impl AcceleratedStream {
     /// A look at the ring that begins now, of which `mark` has been taken.
     pub(super) fn begin_look(&self, mark: u32) -> Look {
@@ -33,8 +45,7 @@ impl AcceleratedStream {
         let answered = shared.leaves_answered.load(Ordering::Acquire);
         let owes_answer = path.messages().counts.leaves() != answered;
         if !owes_answer && look.flags & FLAG_PINNED == 0 && path.soft().is_some() {
-            let seen = u64::from(look.mark) << 32 | u64::from(look.flags);
-            shared.quiet.store(seen, Ordering::Release);
+            shared.quiet.store(look.to_bits(), Ordering::Release);
         }
     }
 
@@ -58,16 +69,15 @@ impl AcceleratedStream {
     pub fn stay_quiet(&self) -> bool {
         let Some(stream) = self.path().and_then(Path::soft) else { return false };
         let _section = Section::enter();
-        let seen = self.dirs.shared.0.quiet.load(Ordering::Acquire);
-        let mark = u32::try_from(seen >> 32).unwrap_or(0);
-        self.is_quiet(stream, seen) && stream.announce_next(mark) && self.is_quiet(stream, seen)
+        let last = Look::from_bits(self.dirs.shared.0.quiet.load(Ordering::Acquire));
+        self.is_quiet(stream, last)
+            && stream.announce_next(last.mark)
+            && self.is_quiet(stream, last)
     }
 
-    /// Whether a look at the ring for input would find nothing, as the one that has noted `seen`.
-    fn is_quiet(&self, stream: &QpStream<Soft>, seen: u64) -> bool {
-        let (mark, flags) = (seen >> 32, seen & u64::from(u32::MAX));
-        let mark = u32::try_from(mark).unwrap_or(0);
+    /// Whether a look at the ring for input would find nothing, as `last` did.
+    fn is_quiet(&self, stream: &QpStream<Soft>, last: Look) -> bool {
         // Flags are never all clear once there is a path: nothing has been noted before.
-        flags == u64::from(self.dirs.flags()) && !stream.is_over() && !stream.has_changed(mark)
+        last.flags == self.dirs.flags() && !stream.is_over() && !stream.has_changed(last.mark)
     }
 }

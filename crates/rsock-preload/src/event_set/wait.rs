@@ -469,11 +469,7 @@ impl State {
 
     pub(super) fn take_own_event(&mut self, event: OwnEvent) {
         let Some(own_fds) = self.own_fds.clone().filter(|_| !self.is_inherited) else { return };
-        match event {
-            OwnEvent::Doorbell => drop(own_fds.ready.drain()),
-            OwnEvent::Pipe => own_fds.ready.note_waker(),
-            OwnEvent::Sockets => own_fds.take_socket_events(|event| self.note_socket_event(event)),
-        }
+        own_fds.take_event(event, |event| self.note_socket_event(event));
     }
 
     /// Looks at each candidate once, as far as there is room.

@@ -22,9 +22,7 @@ pub(super) fn release_descriptor(key: Key, fd: c_int, ending: Ending) {
     let section = Section::enter();
     let handle = slot::begin_call(key, Direction::Send, fd);
     if let Some(handle) = &handle {
-        if quiet_set::has(fd) {
-            quiet_set::leave(handle, fd);
-        }
+        quiet_set::leave(handle, fd);
         let _ = guard::call_core(|| {
             handle.keep_for_calls();
             Ok(())

@@ -127,9 +127,7 @@ pub(crate) fn note_duplicate(old: c_int, new: c_int) {
     let Some(entry_new) = entry_or_map(new) else { return };
     match handle {
         Some(handle) if handle.add_descriptor() => {
-            if quiet_set::has(old) {
-                quiet_set::leave(&handle, old);
-            }
+            quiet_set::leave(&handle, old);
             // The key is that of `handle`, unless the program closes `old` at this moment.
             let word = Word(entry_old.load(Ordering::Acquire));
             if word.key().is_some() {

@@ -1,9 +1,9 @@
 //! The members of a quiet set.
 
-use crate::own_fds::OwnFds;
+use crate::own_fds::{OwnEvent, OwnFds};
 use crate::slot::{Handle, Key};
-use crate::{rows, tcp_only};
-use libc::c_int;
+use crate::{raw_epoll, rows, tcp_only};
+use libc::{c_int, epoll_event};
 use rsock_core::accelerate::{AcceleratedStream, RingWatch, StreamRef};
 use rsock_verbs::HighFd;
 use rsock_verbs::soft::ReadyNumber;
@@ -192,6 +192,16 @@ impl Members {
     pub(super) fn take_socket_events(&mut self) {
         let reported = &mut self.reported;
         self.own_fds.take_socket_events(|(number, _)| reported.push(number));
+    }
+
+    /// Takes the events of this library's own descriptors.
+    pub(super) fn take_own_events(&mut self) {
+        let mut events = [epoll_event { events: 0, u64: 0 }; OwnEvent::COUNT];
+        let n = raw_epoll::take(self.fd(), &mut events).unwrap_or(0);
+        let reported = &mut self.reported;
+        for event in events[..n].iter().filter_map(OwnEvent::of) {
+            self.own_fds.take_event(event, |(number, _)| reported.push(number));
+        }
     }
 
     /// Whether [`Self::take`] would find something.

@@ -2,11 +2,10 @@
 
 use super::members::{Members, Place};
 use super::{ALL, N_FORKS, QuietSet, SETS};
-use crate::own_fds::OwnEvent;
 use crate::rows::{self, Row};
 use crate::slot::Handle;
-use crate::{raw_epoll, tcp_only, watched};
-use libc::{c_int, epoll_event};
+use crate::{tcp_only, watched};
+use libc::c_int;
 use rsock_core::accelerate::{Changed, PolledSet, StreamRef, spin_until};
 use rsock_core::interrupt::{Section, is_in_handler};
 use rustix::fd::RawFd;
@@ -129,9 +128,7 @@ impl User {
         }
         if stream.is_plain() {
             // The kernel alone serves it from now on.
-            if place.is_some() {
-                super::leave(handle, fd);
-            }
+            super::leave(handle, fd);
             return false;
         }
         // Under the lock, so that the stream does not leave meanwhile.
@@ -190,25 +187,12 @@ impl User {
         let ready = &own_fds.ready;
         n != 0 && spin_until(n, || ready.is_peer_elsewhere(), || ready.has_any())
     }
-
-    /// Takes the events of this library's own descriptors.
-    fn take_own_events(members: &mut Members) {
-        let mut events = [epoll_event { events: 0, u64: 0 }; OwnEvent::COUNT];
-        let n = raw_epoll::take(members.fd(), &mut events).unwrap_or(0);
-        for event in events[..n].iter().filter_map(OwnEvent::of) {
-            match event {
-                OwnEvent::Doorbell => _ = members.own_fds().ready.drain(),
-                OwnEvent::Pipe => members.own_fds().ready.note_waker(),
-                OwnEvent::Sockets => members.take_socket_events(),
-            }
-        }
-    }
 }
 
 impl PolledSet for User {
     fn is_ready(&self) -> bool {
         let has_any = self.with(|members| {
-            Self::take_own_events(members);
+            members.take_own_events();
             members.has_any()
         });
         has_any == Some(true) || self.has_lost_any()

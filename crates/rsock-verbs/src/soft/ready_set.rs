@@ -199,7 +199,7 @@ impl SoftReadySet {
             return;
         }
         let _ = cq.waiters().announce_to(None);
-        lock(&self.pages.numbers).free.push(number.0);
+        self.forget(number);
     }
 
     /// As [`Self::unwatch`], of a queue that has ended.
