@@ -169,8 +169,8 @@ impl OwnFds {
         let _ = raw_epoll::remove(self.sockets.as_fd().as_raw_fd(), fd);
     }
 
-    /// Takes one of this library's own events, which the kernel has reported, and calls `found` with
-    /// each member of which the socket watch tells something, if it is that one's.
+    /// Takes one of this library's own events, which the kernel has reported. If it is the socket
+    /// watch's, calls `found` with each member of which that tells something.
     pub(crate) fn take_event(&self, event: OwnEvent, found: impl FnMut((u32, Tells))) {
         match event {
             OwnEvent::Doorbell => drop(self.ready.drain()),
