@@ -13,6 +13,7 @@ use libc::{c_int, c_void, size_t, ssize_t};
 use rsock_core::accelerate::{AcceleratedStream, StreamRef};
 use rsock_core::closing::Descriptor;
 use rsock_core::interrupt;
+use std::io::{IoSlice, IoSliceMut};
 
 /// Flags that make no difference to a call that does not wait and does not fail.
 const KNOWN_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -56,8 +57,9 @@ pub(super) unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_i
     if bytes.is_empty() {
         return Shortcut::None;
     }
+    let buf = IoSlice::new(bytes);
     call(fd, Direction::Send, flags, |stream, descriptor| {
-        stream.send_at_once(descriptor, bytes).then_some(bytes.len())
+        stream.send_at_once(descriptor, &buf).then_some(buf.len())
     })
 }
 
@@ -73,8 +75,9 @@ pub(super) unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int
         return Shortcut::None;
     }
     let may_spin = flags & libc::MSG_DONTWAIT == 0;
+    let mut buf = IoSliceMut::new(room);
     call(fd, Direction::Recv, flags, |stream, descriptor| {
-        stream.recv_at_once(descriptor, room, may_spin)
+        stream.recv_at_once(descriptor, &mut buf, may_spin)
     })
 }
 
@@ -102,12 +105,13 @@ fn call(
         Begun::Kernel => return Shortcut::Kernel,
         Begun::Other => return Shortcut::None,
     };
-    let moved = match handle.stream() {
+    let mut moved = Err(guard::AFTER_PANIC);
+    match handle.stream() {
         StreamRef::Accelerated(stream) => {
-            guard::call_core(|| Ok(make(stream, handle.descriptor())))
+            guard::run_in_core(|| moved = Ok(make(stream, handle.descriptor())));
         }
-        StreamRef::Native(_) => Ok(None),
-    };
+        StreamRef::Native(_) => moved = Ok(None),
+    }
     fdtable::end_call(handle);
     match moved {
         // INVARIANT: a slice is no longer than `isize::MAX`.

@@ -10,6 +10,7 @@ use crate::metrics::Direction;
 use rsock_proto::switch::FlagConditions;
 use rustix::net::RecvFlags;
 use std::io::IoSliceMut;
+use std::slice;
 
 impl AcceleratedStream {
     /// Receives to `buf`, which is not empty, what is on the ring, if there is nothing else to do.
@@ -22,10 +23,10 @@ impl AcceleratedStream {
     pub fn recv_at_once(
         &self,
         descriptor: Descriptor<'_>,
-        buf: &mut [u8],
+        buf: &mut IoSliceMut<'_>,
         mut may_spin: bool,
     ) -> Option<usize> {
-        let bufs = &mut [IoSliceMut::new(buf)];
+        let bufs = slice::from_mut(buf);
         loop {
             match self.try_recv_by_shortcut(descriptor, bufs, RecvFlags::empty(), false)? {
                 Ok(n) => return Some(n),

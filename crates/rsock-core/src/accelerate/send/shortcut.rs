@@ -9,14 +9,15 @@ use crate::closing::Descriptor;
 use crate::interrupt::Section;
 use crate::sys;
 use std::io::IoSlice;
+use std::slice;
 
 impl AcceleratedStream {
     /// Sends all of `buf`, which has at least one byte, on the ring, if there is room for it and
     /// nothing else to do. Never waits. False: nothing was sent, and [`Self::send_by`] tells why.
     #[inline]
     #[must_use]
-    pub fn send_at_once(&self, descriptor: Descriptor<'_>, buf: &[u8]) -> bool {
-        self.send_by_shortcut(descriptor, &[IoSlice::new(buf)], buf.len())
+    pub fn send_at_once(&self, descriptor: Descriptor<'_>, buf: &IoSlice<'_>) -> bool {
+        self.send_by_shortcut(descriptor, slice::from_ref(buf), buf.len())
     }
 
     /// Sends all of `bufs`, which have `len` bytes together and at least one, on the ring, if the

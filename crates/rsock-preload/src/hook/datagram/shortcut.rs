@@ -12,6 +12,7 @@ use crate::slot::Direction;
 use crate::{arg, errno, guard};
 use libc::{c_int, c_void, size_t, sockaddr, socklen_t, ssize_t};
 use rsock_core::datagram::kernel_udp::AcceleratedUdp;
+use std::io::{IoSlice, IoSliceMut};
 
 /// Sends `len` bytes at `buf` as one datagram, to the address at `to` or to the peer of a connected
 /// socket. `None`: nothing was sent.
@@ -29,10 +30,11 @@ pub(in crate::hook) unsafe fn send_at_once(
 ) -> Option<ssize_t> {
     // SAFETY: the caller's promise.
     let bytes = unsafe { arg::bytes(buf, len) }.ok().filter(|bytes| !bytes.is_empty())?;
+    let bytes = IoSlice::new(bytes);
     call(fd, Direction::Send, flags, |udp| {
         // SAFETY: the caller's promise.
         let to = unsafe { destination(udp, to, to_len) }?;
-        udp.send_at_once(bytes, to).then_some(bytes.len())
+        udp.send_at_once(&bytes, to).then_some(bytes.len())
     })
 }
 
@@ -53,11 +55,12 @@ pub(in crate::hook) unsafe fn recv_at_once(
 ) -> Option<ssize_t> {
     // SAFETY: the caller's promise.
     let room = unsafe { arg::bytes_mut(buf, len) }.ok().filter(|room| !room.is_empty())?;
+    let mut room = IoSliceMut::new(room);
     // SAFETY: the caller's promise.
     let wants_source = unsafe { arg::room_for_source(from, from_len) }?.is_some();
     let may_spin = flags & libc::MSG_DONTWAIT == 0;
     call(fd, Direction::Recv, flags, |udp| {
-        udp.recv_at_once(room, may_spin, |source| {
+        udp.recv_at_once(&mut room, may_spin, |source| {
             if wants_source {
                 // SAFETY: neither is null, and the rest is the caller's promise.
                 unsafe { arg::put_address(source, from, from_len) };
@@ -79,11 +82,13 @@ fn call(
     }
     let handle = datagrams::begin_adopted(fd, direction)?;
     let udp = handle.udp();
-    let moved = udp.and_then(|udp| guard::call_core(|| Ok(make(udp))).transpose());
+    let mut moved = Ok(None);
     if let Some(udp) = udp {
+        // A panic is an error: the datagram may have been sent.
+        moved = Err(guard::AFTER_PANIC);
+        guard::run_in_core(|| moved = Ok(make(udp)));
         datagrams::log_news(fd, udp);
     }
     fdtable::end_call(handle);
-    // A panic is an error: the datagram may have been sent.
-    moved.map(errno::ret_len)
+    moved.transpose().map(errno::ret_len)
 }
