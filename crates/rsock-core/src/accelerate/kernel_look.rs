@@ -54,10 +54,15 @@ pub(super) struct KernelLook {
     stands_for: u64,
 }
 
+/// Looks at a few entries that a thread remembers: it may poll several descriptors in turn, one at a
+/// time.
+const N_FEW_LOOKS: usize = 8;
+
 thread_local! {
-    /// The last looks of this thread that found nothing: at a few entries, and at many.
-    static LAST_LOOKS: [Cell<Option<KernelLook>>; 2] =
-        const { [Cell::new(None), Cell::new(None)] };
+    /// The last looks of this thread that found nothing: at a few entries, each in a place that its
+    /// entries choose, and at many.
+    static LAST_LOOKS: [Cell<Option<KernelLook>>; N_FEW_LOOKS + 1] =
+        const { [const { Cell::new(None) }; N_FEW_LOOKS + 1] };
 }
 
 impl KernelLook {
@@ -99,7 +104,10 @@ impl KernelLook {
     }
 
     fn place(self) -> usize {
-        usize::from(!self.is_few)
+        match self.is_few {
+            true => usize::try_from(self.entries % N_FEW_LOOKS as u64).unwrap_or(0),
+            false => N_FEW_LOOKS,
+        }
     }
 }
 
@@ -133,6 +141,17 @@ mod tests {
         assert!(others.into_iter().all(|other| other.skipped() == Skipped::Nothing));
         look.note_after(10, &[QUIET, libc::pollfd { revents: libc::POLLHUP, ..QUIET }]);
         assert!(soon.skipped() == Skipped::Nothing, "what the kernel tells of goes on");
+    }
+
+    #[test]
+    fn looks_at_descriptors_in_turn_are_spared_each() {
+        let looks = [4, 5, 6].map(|fd| KernelLook::now([(fd, PollFlags::IN)].into_iter()));
+        for look in looks {
+            look.note_after(10, &[QUIET]);
+        }
+        for look in looks {
+            assert!(look.skipped() == Skipped::Sockets);
+        }
     }
 
     #[test]
