@@ -56,10 +56,15 @@ fn entry_or_map(fd: c_int) -> Option<&'static AtomicU64> {
 #[inline]
 pub(crate) fn begin_call(fd: c_int, direction: Direction) -> Option<Handle> {
     match begin_adopted(fd, direction) {
-        Begun::Stream(handle) => return Some(handle),
-        Begun::Kernel => return None,
-        Begun::Other => {}
+        Begun::Stream(handle) => Some(handle),
+        Begun::Kernel => None,
+        Begun::Other => begin_other(fd, direction),
     }
+}
+
+/// As [`begin_call`], after [`begin_adopted`] has found [`Begun::Other`].
+#[inline(never)]
+pub(crate) fn begin_other(fd: c_int, direction: Direction) -> Option<Handle> {
     let entry = entry(fd)?;
     let word = Word(entry.load(Ordering::Acquire));
     if word.kind() == EMPTY || word.is_datagram() {

@@ -10,7 +10,7 @@
 use crate::Doorbell;
 use crate::accelerate::offsets;
 use crate::accelerate::path::Path;
-use crate::accelerate::poll_state::{INPUT, OUTPUT};
+use crate::accelerate::poll_state::{INPUT, OUTPUT, State};
 use crate::accelerate::state::{FLAG_BROKEN, FLAG_HELD_ON_TCP, FLAG_TX_SHUT};
 use crate::accelerate::{AcceleratedStream, Mark, PATIENCE};
 use crate::engine::spin_on_peers;
@@ -264,7 +264,8 @@ impl AcceleratedStream {
         // happens after the mark leads to one.
         let arrivals = self.ring_arrivals();
         let mark = self.path().map_or(0, Path::mark);
-        let state = self.poll_state(fd, asked);
+        let mut state = State::of_kernel(PollFlags::empty());
+        self.poll_state(fd, asked, &mut state);
         let mut kernel = PollFlags::empty();
         let has_ended = || self.path().is_some_and(Path::has_eof);
         let asks_kernel = asks_kernel || state.kernel.intersects(INPUT | OUTPUT) || has_ended();

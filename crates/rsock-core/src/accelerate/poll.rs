@@ -21,14 +21,15 @@ use crate::engine::{WITHOUT_BELL, spin_on_peers};
 use crate::interrupt::{Section, Watch};
 use crate::metrics::Direction;
 use crate::page_reclaim::rest;
-use crate::sys;
+use crate::sys::{self, TimeLimit};
 use rsock_proto::switch::{
     DirectionSwitch, Fact, KernelInput, Output, Receiver, RingInput, Sender,
 };
 use rustix::event::PollFlags;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use smallvec::SmallVec;
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// An epoll set that watches rings too.
 pub trait PolledSet: std::fmt::Debug {
@@ -72,6 +73,25 @@ pub struct PollDescriptor<'a> {
 }
 
 impl PollDescriptor<'_> {
+    /// An entry that is skipped.
+    pub const SKIPPED: Self = Self {
+        fd: -1,
+        stream: None,
+        listener: None,
+        udp: None,
+        set: None,
+        call: None,
+        is_socket: false,
+        events: PollFlags::empty(),
+        revents: PollFlags::empty(),
+    };
+
+    /// An entry with nothing beside its descriptor.
+    #[must_use]
+    pub fn new(fd: i32, events: PollFlags) -> Self {
+        Self { fd, events, ..Self::SKIPPED }
+    }
+
     /// The descriptor for the kernel's `ppoll`: negative for an entry that is skipped, and a number
     /// that no descriptor has if the socket could not be kept.
     fn number(&self) -> RawFd {
@@ -106,25 +126,30 @@ impl State<'_> {
 }
 
 impl AcceleratedStream {
-    pub(super) fn poll_state(&self, fd: BorrowedFd<'_>, events: PollFlags) -> State<'_> {
+    /// The state of this stream's entry. The result is written to `state`: PERF: to return it
+    /// would copy what has just been stored.
+    pub(super) fn poll_state<'a>(
+        &'a self,
+        fd: BorrowedFd<'_>,
+        events: PollFlags,
+        state: &mut State<'a>,
+    ) {
         let _section = Section::enter();
-        let mut state = State::of_kernel(events.difference(INPUT | OUTPUT));
+        state.kernel = events.difference(INPUT | OUTPUT);
         let path = self.path();
         let mark = path.map_or(0, |p| p.mark());
         let look = self.begin_look(mark);
-        let is_quiet =
-            events.intersects(INPUT) && self.poll_input(fd, path, mark, events, &mut state);
+        let is_quiet = events.intersects(INPUT) && self.poll_input(fd, path, mark, events, state);
         self.answer_leave(fd);
         if let Some(path) = path.filter(|_| is_quiet) {
             self.note_quiet(look, path);
         }
         if events.intersects(OUTPUT) {
-            self.poll_output(fd, path, mark, events, &mut state);
+            self.poll_output(fd, path, mark, events, state);
         }
         if state.ring.is_none() {
             state.asking = self.asking_path().map(|path| (path, mark));
         }
-        state
     }
 
     /// Whether nothing is there, and the next byte comes from the ring.
@@ -242,23 +267,17 @@ pub fn poll_since(
     sigmask: Option<&libc::sigset_t>,
 ) -> io::Result<usize> {
     let n = entries.len();
-    let deadline = timeout.and_then(|t| sys::now().checked_add(t));
-    let limits = Limits { deadline, sigmask, watch };
-    if n <= FEW {
-        let mut states = [const { None }; FEW];
-        let mut fds = [NO_FD; 2 * FEW + N_ADDED];
-        run(entries, &mut states[..n], &mut fds[..2 * n + N_ADDED], &limits)
-    } else {
-        let mut states = Vec::new();
-        states.resize_with(n, || None);
-        let mut fds = vec![NO_FD; 2 * n + N_ADDED];
-        run(entries, &mut states, &mut fds, &limits)
-    }
+    let limits = Limits { timeout, sigmask, watch };
+    let mut states: SmallVec<[Option<State<'_>>; FEW]> = SmallVec::new();
+    states.resize_with(n, || None);
+    let mut fds: SmallVec<[libc::pollfd; 2 * FEW + N_ADDED]> = SmallVec::new();
+    fds.resize(2 * n + N_ADDED, NO_FD);
+    run(entries, &mut states, &mut fds, &limits)
 }
 
 /// What ends a call.
 struct Limits<'a> {
-    deadline: Option<Instant>,
+    timeout: Option<Duration>,
     sigmask: Option<&'a libc::sigset_t>,
     watch: Watch,
 }
@@ -273,10 +292,11 @@ fn run<'a>(
 ) -> io::Result<usize> {
     let n = entries.len();
     let mut first = true;
+    let mut time = TimeLimit::new(limits.timeout);
     loop {
         stop_for_handoffs(entries, states);
         let round = ask_rings(entries, states);
-        let left = sys::time_left(limits.deadline);
+        let left = time.left();
         // Events come before an interruption, or frequent signals would starve the caller.
         let fired = limits.watch.has_fired();
         let at_once = fired || left == Some(Duration::ZERO);
@@ -302,6 +322,7 @@ fn run<'a>(
             }
         }
         first = false;
+        time.begin();
         if fired {
             return Err(rustix::io::Errno::INTR.into());
         }
@@ -311,7 +332,7 @@ fn run<'a>(
         }
         count_waits(entries, states, Waited::Sleeping);
         ask_kernel(entries, states, &mut fds[..n], Skipped::Nothing, false);
-        if sleep(entries, states, fds, left, limits)? == Slept::Events {
+        if sleep(entries, states, fds, time.left(), limits)? == Slept::Events {
             let found = collect(entries, states, fds);
             if found != 0 {
                 return Ok(found);
@@ -375,10 +396,10 @@ fn ask_rings<'a>(entries: &[PollDescriptor<'a>], states: &mut [Option<State<'a>>
         };
         // SAFETY: the program keeps the descriptor open during its own call, or `call` does.
         let fd = unsafe { BorrowedFd::borrow_raw(e.number()) };
-        let found = stream.poll_state(fd, e.events);
-        round.is_ready |= !found.ready.is_empty();
-        round.kernel_first |= found.kernel_first();
-        *state = Some(found);
+        let state = state.insert(State::of_kernel(PollFlags::empty()));
+        stream.poll_state(fd, e.events, state);
+        round.is_ready |= !state.ready.is_empty();
+        round.kernel_first |= state.kernel_first();
     }
     round
 }
@@ -509,14 +530,9 @@ fn sleep<'a>(
     let rings = states.iter().flatten().filter_map(|state| state.ring.or(state.asking));
     let needs_soft = states.iter().flatten().any(|state| state.queue.is_some());
     Bells::with(rings.map(|(path, _)| path), needs_soft, |bells| {
-        if n <= FEW {
-            let mut armed = [const { None }; FEW];
-            sleep_armed(bells, &mut armed[..n], entries, states, fds, left, limits)
-        } else {
-            let mut armed = Vec::new();
-            armed.resize_with(n, || None);
-            sleep_armed(bells, &mut armed, entries, states, fds, left, limits)
-        }
+        let mut armed: SmallVec<[Option<Arming<'_>>; FEW]> = SmallVec::new();
+        armed.resize_with(n, || None);
+        sleep_armed(bells, &mut armed, entries, states, fds, left, limits)
     })
 }
 

@@ -300,10 +300,10 @@ impl<'a> StreamRef<'a> {
         on!(self, stream => stream.path())
     }
 
-    pub(super) fn poll_state(self, fd: BorrowedFd<'_>, events: PollFlags) -> State<'a> {
+    pub(super) fn poll_state(self, fd: BorrowedFd<'_>, events: PollFlags, state: &mut State<'a>) {
         match self {
-            Self::Accelerated(stream) => stream.poll_state(fd, events),
-            Self::Native(stream) => stream.poll_state(events),
+            Self::Accelerated(stream) => stream.poll_state(fd, events, state),
+            Self::Native(stream) => stream.poll_state(events, state),
         }
     }
 

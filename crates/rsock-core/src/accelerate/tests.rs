@@ -60,19 +60,8 @@ impl End {
 
     /// An entry to poll for `events`.
     fn poll_entry(&self, events: PollFlags) -> PollDescriptor<'_> {
-        let (fd, stream) = (self.socket.as_raw_fd(), Some(StreamRef::from(&self.stream)));
-        let revents = PollFlags::empty();
-        PollDescriptor {
-            fd,
-            stream,
-            listener: None,
-            udp: None,
-            set: None,
-            call: None,
-            is_socket: false,
-            events,
-            revents,
-        }
+        let stream = Some(StreamRef::from(&self.stream));
+        PollDescriptor { stream, ..PollDescriptor::new(self.socket.as_raw_fd(), events) }
     }
 
     fn pin(&self) {

@@ -7,6 +7,35 @@ pub(crate) fn time_left(deadline: Option<Instant>) -> Option<Duration> {
     deadline.map(|d| d.saturating_duration_since(now()))
 }
 
+/// The time that a call has.
+pub(crate) enum TimeLimit {
+    NotBegun(Option<Duration>),
+    Until(Option<Instant>),
+}
+
+impl TimeLimit {
+    /// Without a limit if `None`. PERF: no clock is read before [`Self::begin`]: most calls find what
+    /// they wait for at once.
+    pub(crate) fn new(limit: Option<Duration>) -> Self {
+        Self::NotBegun(limit)
+    }
+
+    /// The time counts from now on, if it does not yet.
+    pub(crate) fn begin(&mut self) {
+        if let Self::NotBegun(limit) = *self {
+            *self = Self::Until(limit.and_then(|limit| now().checked_add(limit)));
+        }
+    }
+
+    /// What is left of it.
+    pub(crate) fn left(&self) -> Option<Duration> {
+        match *self {
+            Self::NotBegun(limit) => limit,
+            Self::Until(deadline) => time_left(deadline),
+        }
+    }
+}
+
 /// The monotonic clock. Outside of the engine it is read here only.
 pub(crate) fn now() -> Instant {
     Instant::now()

@@ -212,23 +212,10 @@ fn wait(
     }
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let entry = |fd, stream, events| {
-            let revents = PollFlags::empty();
-            PollDescriptor {
-                fd,
-                stream,
-                listener: None,
-                udp: None,
-                set: None,
-                call: None,
-                is_socket: false,
-                events,
-                revents,
-            }
-        };
-        let mut entries = vec![entry(set, None, PollFlags::IN)];
+        let mut entries = vec![PollDescriptor::new(set, PollFlags::IN)];
         for (fd, handle) in &full {
-            entries.push(entry(*fd, Some(handle.stream()), PollFlags::OUT));
+            let stream = Some(handle.stream());
+            entries.push(PollDescriptor { stream, ..PollDescriptor::new(*fd, PollFlags::OUT) });
         }
         if let Err(e) = guard::call_core(|| accelerate::poll(&mut entries, left, mask)) {
             return Some(errno::fail_int(e));

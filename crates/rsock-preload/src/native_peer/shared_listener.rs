@@ -64,19 +64,7 @@ impl SharedListener {
         } else {
             (self.acceptor_left.as_fd().as_raw_fd(), None)
         };
-        let events = PollFlags::IN;
-        let revents = PollFlags::empty();
-        let mut entries = [PollDescriptor {
-            fd,
-            stream: None,
-            listener,
-            udp: None,
-            set: None,
-            call: None,
-            is_socket: false,
-            events,
-            revents,
-        }];
+        let mut entries = [PollDescriptor { listener, ..PollDescriptor::new(fd, PollFlags::IN) }];
         accelerate::poll(&mut entries, left, None)
     }
 }

@@ -72,18 +72,9 @@ impl Accelerated {
 
     /// Which of `events` hold now, as `poll(2)`.
     fn events(&self, events: PollFlags) -> io::Result<PollFlags> {
-        let entry = PollDescriptor {
-            fd: self.socket.as_raw_fd(),
-            stream: self.stream.as_deref().map(Into::into),
-            listener: None,
-            udp: None,
-            set: None,
-            call: None,
-            is_socket: false,
-            events,
-            revents: PollFlags::empty(),
-        };
-        let mut entries = [entry];
+        let stream = self.stream.as_deref().map(Into::into);
+        let entry = PollDescriptor::new(self.socket.as_raw_fd(), events);
+        let mut entries = [PollDescriptor { stream, ..entry }];
         accelerate::poll(&mut entries, Some(Duration::ZERO), None)?;
         Ok(entries[0].revents)
     }

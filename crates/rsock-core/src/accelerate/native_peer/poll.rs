@@ -9,20 +9,25 @@ use crate::interrupt::Section;
 use rustix::event::PollFlags;
 
 impl NativeStream {
-    /// The readiness of the ring; the device knows whether the peer is there.
-    pub(in crate::accelerate) fn poll_state(&self, events: PollFlags) -> State<'_> {
+    /// The readiness of the ring, for the `state` of an entry; the device knows whether the peer is
+    /// there.
+    pub(in crate::accelerate) fn poll_state<'a>(
+        &'a self,
+        events: PollFlags,
+        state: &mut State<'a>,
+    ) {
         let _section = Section::enter();
-        let mut state = State::of_kernel(events.difference(INPUT | OUTPUT));
+        state.kernel = events.difference(INPUT | OUTPUT);
         let Some(path) = self.path() else {
             // The stream is the parent's: a receive, or a send, returns the error.
             state.ready |= events & (INPUT | OUTPUT);
-            return state;
+            return;
         };
         let mark = path.mark();
         if self.has(FLAG_BROKEN) {
             state.kernel |= events & (INPUT | OUTPUT);
             state.ready |= events & (INPUT | OUTPUT);
-            return state;
+            return;
         }
         let is_disconnected = path.is_disconnected();
         state.ring = Some((path, mark));
@@ -39,6 +44,5 @@ impl NativeStream {
         if events.intersects(OUTPUT) && (path.has_room() || is_disconnected) {
             state.ready |= events & OUTPUT;
         }
-        state
     }
 }

@@ -4,7 +4,7 @@
 //! streams of a [quiet set](crate::quiet_set) are passed over, and the thread sleeps on the set's
 //! descriptor in their place; the rest is polled as a call on few descriptors.
 
-use super::named::{Named, entry, event_flags};
+use super::named::{Named, event_flags, fill_in};
 use crate::fdtable::datagrams;
 use crate::quiet_set::{self, User};
 use crate::slot::Direction;
@@ -167,9 +167,11 @@ impl Call<'_> {
             .iter()
             .map(|&at| Named::find(self.fds[at].fd, event_flags(&self.fds[at])))
             .collect();
-        let with_named = rest.iter().map(|&at| &self.fds[at]).zip(&named);
-        let mut entries: Vec<PollDescriptor<'_>> =
-            with_named.map(|(p, named)| entry(p, named.as_ref())).collect();
+        let mut entries: Vec<PollDescriptor<'_>> = Vec::new();
+        entries.resize_with(rest.len(), || PollDescriptor::SKIPPED);
+        for ((&at, named), entry) in rest.iter().zip(&named).zip(&mut entries) {
+            fill_in(entry, &self.fds[at], named.as_ref());
+        }
         entries.extend(has_set.then(|| set_entry(&self.user)));
         let found =
             guard::call_core(|| accelerate::poll_since(self.watch, &mut entries, limit, mask));
@@ -200,7 +202,7 @@ impl Call<'_> {
 
 /// The entry by which the thread sleeps on the streams of the set.
 fn set_entry(user: &User) -> PollDescriptor<'_> {
-    PollDescriptor { set: Some(user), ..Named::entry(None, user.fd(), PollFlags::IN) }
+    PollDescriptor { set: Some(user), ..PollDescriptor::new(user.fd(), PollFlags::IN) }
 }
 
 /// Whether nothing is asked for but input and the end of the connection.

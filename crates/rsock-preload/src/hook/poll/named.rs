@@ -1,8 +1,8 @@
 //! The socket that an entry of `poll` or `select` names.
 
 use crate::event_set::{self, PolledEventSet};
-use crate::fdtable;
 use crate::fdtable::datagrams;
+use crate::fdtable::{self, Begun};
 use crate::native_peer::listeners;
 use crate::native_peer::shared_listener::SharedListener;
 use crate::slot::{Direction, Handle};
@@ -24,6 +24,9 @@ pub(in crate::hook) enum Named {
 
 impl Named {
     /// The socket of `fd`, if any. A stream's direction is the one that `events` ask for.
+    ///
+    /// PERF: inlined, so that the handle is stored once, where it stays.
+    #[inline(always)]
     pub(in crate::hook) fn find(fd: c_int, events: PollFlags) -> Option<Self> {
         if fdtable::is_listening(fd) {
             return listeners::of(fd).map(Self::NativeListener);
@@ -39,8 +42,12 @@ impl Named {
         }
         let writes = events.intersects(PollFlags::OUT | PollFlags::WRNORM)
             && !events.intersects(PollFlags::IN | PollFlags::RDNORM);
-        fdtable::begin_call(fd, if writes { Direction::Send } else { Direction::Recv })
-            .map(Self::Stream)
+        let direction = if writes { Direction::Send } else { Direction::Recv };
+        match fdtable::begin_adopted(fd, direction) {
+            Begun::Stream(handle) => Some(Self::Stream(handle)),
+            Begun::Kernel => None,
+            Begun::Other => fdtable::begin_other(fd, direction).map(Self::Stream),
+        }
     }
 
     /// Whether waiting takes more than the kernel's `poll`.
@@ -51,40 +58,6 @@ impl Named {
             Self::NativeListener(_) | Self::Datagrams(_) => true,
         }
     }
-
-    /// The entry to wait for.
-    pub(in crate::hook) fn entry(
-        named: Option<&Self>,
-        fd: c_int,
-        events: PollFlags,
-    ) -> PollDescriptor<'_> {
-        let nothing = PollDescriptor {
-            fd,
-            stream: None,
-            listener: None,
-            udp: None,
-            set: None,
-            call: None,
-            is_socket: fdtable::is_known(fd),
-            events,
-            revents: PollFlags::empty(),
-        };
-        match named {
-            Some(Self::Stream(handle)) => PollDescriptor {
-                stream: Some(handle.stream()),
-                call: Some(handle.call()),
-                ..nothing
-            },
-            Some(Self::NativeListener(listener)) => {
-                PollDescriptor { listener: Some(listener.native()), ..nothing }
-            }
-            Some(Self::Datagrams(handle)) => {
-                PollDescriptor { udp: handle.udp(), call: Some(handle.call()), ..nothing }
-            }
-            Some(Self::EventSet(set)) => PollDescriptor { set: Some(set), ..nothing },
-            None => nothing,
-        }
-    }
 }
 
 /// The events that are asked for.
@@ -92,7 +65,22 @@ pub(in crate::hook) fn event_flags(p: &pollfd) -> PollFlags {
     PollFlags::from_bits_retain(p.events.cast_unsigned())
 }
 
-/// The entry to wait for, of which `named` is the socket.
-pub(super) fn entry<'a>(p: &pollfd, named: Option<&'a Named>) -> PollDescriptor<'a> {
-    Named::entry(named, p.fd, event_flags(p))
+/// Fills in an entry that is skipped, to wait for `p`, of which `named` is the socket.
+pub(super) fn fill_in<'a>(entry: &mut PollDescriptor<'a>, p: &pollfd, named: Option<&'a Named>) {
+    entry.fd = p.fd;
+    entry.events = event_flags(p);
+    entry.is_socket = fdtable::is_known(p.fd);
+    match named {
+        Some(Named::Stream(handle)) => {
+            entry.stream = Some(handle.stream());
+            entry.call = Some(handle.call());
+        }
+        Some(Named::NativeListener(listener)) => entry.listener = Some(listener.native()),
+        Some(Named::Datagrams(handle)) => {
+            entry.udp = handle.udp();
+            entry.call = Some(handle.call());
+        }
+        Some(Named::EventSet(set)) => entry.set = Some(set),
+        None => {}
+    }
 }

@@ -1,16 +1,14 @@
 //! A wait for all entries of a `poll` or `select`.
 
-use super::named::{Named, entry, event_flags};
+use super::named::{Named, event_flags, fill_in};
 use crate::guard;
 use libc::{c_int, pollfd, sigset_t};
 use rsock_core::accelerate::{self, PollDescriptor};
-use rustix::event::PollFlags;
+use smallvec::SmallVec;
 use std::time::Duration;
 
 /// Calls with up to this many descriptors allocate nothing here.
-const FEW: usize = 16;
-/// Most calls have no more than so many, and do not fill in sixteen.
-const FEWEST: usize = 4;
+pub(in crate::hook) const FEW: usize = 16;
 
 /// How many entries have to be off TCP, so that the library waits for all.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -28,49 +26,22 @@ pub(in crate::hook) fn wait(
     mask: Option<&sigset_t>,
     least: OffTcp,
 ) -> Option<Result<usize, c_int>> {
-    if fds.len() <= FEWEST {
-        return wait_for_few::<FEWEST>(fds, limit, mask, least);
-    }
-    if fds.len() <= FEW {
-        return wait_for_few::<FEW>(fds, limit, mask, least);
-    }
-    let mut all: Vec<Option<Named>> = Vec::new();
-    all.resize_with(fds.len(), || None);
-    if !find(fds, &mut all) && least == OffTcp::One {
-        return None;
-    }
-    let mut entries: Vec<PollDescriptor<'_>> =
-        fds.iter().zip(all.iter()).map(|(p, named)| entry(p, named.as_ref())).collect();
-    Some(call(fds, &mut entries, limit, mask))
-}
-
-/// As [`wait`], for at most `N` entries.
-fn wait_for_few<const N: usize>(
-    fds: &mut [pollfd],
-    limit: Option<Duration>,
-    mask: Option<&sigset_t>,
-    least: OffTcp,
-) -> Option<Result<usize, c_int>> {
-    let mut all = [const { None }; N];
-    let all = &mut all[..fds.len()];
-    if !find(fds, all) && least == OffTcp::One {
-        return None;
-    }
-    let mut entries: [PollDescriptor<'_>; N] = std::array::from_fn(|i| match fds.get(i) {
-        Some(p) => entry(p, all[i].as_ref()),
-        None => Named::entry(None, -1, PollFlags::empty()),
-    });
-    Some(call(fds, &mut entries[..fds.len()], limit, mask))
-}
-
-/// Finds the sockets of the entries. Returns whether one of them takes more than the kernel.
-fn find(fds: &[pollfd], all: &mut [Option<Named>]) -> bool {
     let mut is_any_needed = false;
-    for (p, named) in fds.iter().zip(all) {
-        *named = Named::find(p.fd, event_flags(p));
+    let mut all: SmallVec<[Option<Named>; FEW]> = SmallVec::with_capacity(fds.len());
+    for p in fds.iter() {
+        let named = Named::find(p.fd, event_flags(p));
         is_any_needed |= named.as_ref().is_some_and(Named::is_needed);
+        all.push(named);
     }
-    is_any_needed
+    if !is_any_needed && least == OffTcp::One {
+        return None;
+    }
+    let mut entries: SmallVec<[PollDescriptor<'_>; FEW]> = SmallVec::new();
+    entries.resize_with(fds.len(), || PollDescriptor::SKIPPED);
+    for ((p, named), entry) in fds.iter().zip(&all).zip(&mut entries) {
+        fill_in(entry, p, named.as_ref());
+    }
+    Some(call(fds, &mut entries, limit, mask))
 }
 
 fn call(

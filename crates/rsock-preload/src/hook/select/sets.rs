@@ -12,6 +12,7 @@ use crate::{arg, errno, event_set, guard, rows};
 use libc::{c_int, c_ulong, fd_set, pollfd, sigset_t};
 use rustix::event::PollFlags;
 use rustix::fd::BorrowedFd;
+use smallvec::SmallVec;
 use std::time::{Duration, Instant};
 
 const BITS: usize = c_ulong::BITS as usize;
@@ -192,11 +193,11 @@ impl Wanted {
     ) -> Option<c_int> {
         // SAFETY: the caller's promise.
         let mut fds = unsafe { self.entries() };
-        let began = Instant::now();
+        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+        let mut left = limit;
         let is_many = many::is_due(fds.len());
         let mut off_tcp = OffTcp::One;
         loop {
-            let left = limit.map(|limit| limit.saturating_sub(began.elapsed()));
             let found = is_many.then(|| many::poll(&mut fds, left, mask)).flatten();
             let found = match found {
                 Some(found) => found,
@@ -219,6 +220,7 @@ impl Wanted {
                 p.fd = -1;
             }
             off_tcp = OffTcp::Any;
+            left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         }
     }
 
@@ -226,8 +228,8 @@ impl Wanted {
     ///
     /// # Safety
     /// As `of_streams`.
-    unsafe fn entries(&self) -> Vec<pollfd> {
-        let mut fds = Vec::new();
+    unsafe fn entries(&self) -> SmallVec<[pollfd; wait::FEW]> {
+        let mut fds = SmallVec::new();
         for fd in 0..self.n {
             // SAFETY: below `n`.
             let asks = unsafe { self.asks(fd) };
