@@ -3,6 +3,8 @@
  * Each part differs in how an end waits; within it, sizes and calls are drawn at random, the same
  * in each run. */
 #include "common.h"
+#include <sys/resource.h>
+#include <sys/syscall.h>
 
 enum { MOST = 80000 };
 
@@ -337,6 +339,60 @@ static void peek_all_server(int fd)
 	CHECK(shutdown(fd, SHUT_WR) == 0);
 }
 
+enum { FLAG_ROUNDS = 300 };
+
+/* Answers so late that the other end sleeps. */
+static void flags_client(int fd)
+{
+	char byte;
+	for (int i = 0; i < FLAG_ROUNDS; i++) {
+		get(fd, &byte, 1);
+		usleep(300);
+		put(fd, &byte, 1);
+	}
+	/* Until then the other end must not find that this one has closed. */
+	get(fd, &byte, 1);
+	printf("%d answers\n", FLAG_ROUNDS);
+}
+
+/* Makes calls on `fd` wait, or not, in one of three ways. */
+static void change_flags(int fd, int way, int is_nonblocking)
+{
+	int flags = fcntl(fd, F_GETFL);
+	flags = is_nonblocking ? flags | O_NONBLOCK : flags & ~O_NONBLOCK;
+	switch (way) {
+	case 0:
+		CHECK(fcntl(fd, F_SETFL, flags) == 0);
+		return;
+	case 1:
+		CHECK(ioctl(fd, FIONBIO, &is_nonblocking) == 0);
+		return;
+	default:
+		CHECK(syscall(SYS_fcntl, fd, F_SETFL, flags) == 0);
+	}
+}
+
+/* A call that must not wait does not sleep, although the calls just before it waited. */
+static void flags_server(int fd)
+{
+	int slept = 0;
+	for (int i = 0; i < FLAG_ROUNDS; i++) {
+		char byte = 'x';
+		struct rusage before, after;
+		put(fd, &byte, 1);
+		CHECK(recv(fd, &byte, 1, 0) == 1);
+		change_flags(fd, i % 3, 1);
+		CHECK(getrusage(RUSAGE_THREAD, &before) == 0);
+		CHECK(recv(fd, &byte, 1, 0) == -1 && errno == EAGAIN);
+		CHECK(getrusage(RUSAGE_THREAD, &after) == 0);
+		slept += after.ru_nvcsw != before.ru_nvcsw;
+		change_flags(fd, (i + 1) % 3, 0);
+	}
+	put(fd, "x", 1);
+	/* A page of the program may be read from disk meanwhile. */
+	printf("%s\n", slept < FLAG_ROUNDS / 10 ? "did not sleep" : "slept");
+}
+
 static const struct part PARTS[] = {
 	{"threads", threads_client, threads_server},
 	{"turns", turns_client, turns_server},
@@ -345,6 +401,7 @@ static const struct part PARTS[] = {
 	{"dontwait", dontwait_client, dontwait_server},
 	{"both_write_first", both_write_first_client, both_write_first_server},
 	{"peek_all", peek_all_client, peek_all_server},
+	{"flags", flags_client, flags_server},
 };
 
 int main(int argc, char **argv)

@@ -59,6 +59,7 @@ extern "C" fn init() {
     signal::defer_in_sections();
     signal::watch_faults();
     fork::register();
+    rsock_core::accelerate::report_wait_settings();
     log::line(format_args!("loaded"));
 }
 

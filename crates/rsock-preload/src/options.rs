@@ -107,6 +107,15 @@ pub(crate) fn is_of_keepalive(level: c_int, name: c_int) -> bool {
     }
 }
 
+/// Whether the option limits how long a call waits.
+pub(crate) fn is_time_limit(level: c_int, name: c_int) -> bool {
+    level == libc::SOL_SOCKET
+        && matches!(
+            name,
+            libc::SO_RCVTIMEO | libc::SO_SNDTIMEO | libc::SO_RCVTIMEO_NEW | libc::SO_SNDTIMEO_NEW
+        )
+}
+
 /// Whether setting the option of a UDP socket to `value` (its first four bytes) pins the socket.
 pub(crate) fn pins_datagrams_when_set(level: c_int, name: c_int, value: Option<c_int>) -> bool {
     let is_harmless = match level {
@@ -267,6 +276,14 @@ pub(crate) fn ioctl(request: c_ulong) -> Ioctl {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn time_limits_are_known_by_both_of_their_numbers() {
+        assert!(is_time_limit(libc::SOL_SOCKET, libc::SO_RCVTIMEO));
+        assert!(is_time_limit(libc::SOL_SOCKET, libc::SO_SNDTIMEO_NEW));
+        assert!(!is_time_limit(libc::SOL_SOCKET, libc::SO_RCVBUF));
+        assert!(!is_time_limit(libc::IPPROTO_TCP, libc::SO_RCVTIMEO));
+    }
 
     #[test]
     fn unknown_options_and_commands_pin() {

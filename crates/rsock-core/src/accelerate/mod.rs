@@ -70,6 +70,7 @@ mod tcp_socket;
 mod tests;
 mod time_limit;
 mod verify;
+mod wait_settings;
 
 pub use crate::metrics::FallbackReason;
 pub use crate::page_reclaim::rest::Rest;
@@ -84,6 +85,7 @@ pub use poll::{Changed, PollDescriptor, PolledSet, poll, poll_since};
 pub use state::Before;
 pub use stream_ref::StreamRef;
 pub use tcp_socket::is_nonblocking;
+pub use wait_settings::{note_wait_settings, report_wait_settings};
 
 use crate::closing::Closings;
 use crate::interrupt::Section;
@@ -107,6 +109,7 @@ use std::io;
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 use tcp_socket::queued;
+use wait_settings::WaitSettings;
 
 /// A TCP connection that may be accelerated.
 ///
@@ -130,6 +133,9 @@ pub struct AcceleratedStream {
     closings: Closings,
     /// For calls in progress when the stream is handed off.
     call_stops: CallStops,
+    /// What is known of how receiving and sending calls wait.
+    recv_settings: WaitSettings,
+    send_settings: WaitSettings,
     /// Number of buffers that the peer may expose to this end at once.
     iomap_slots: u16,
 }
@@ -195,6 +201,8 @@ impl AcceleratedStream {
             epoll_watch: WatchSlot::default(),
             closings: Closings::new(),
             call_stops: CallStops::default(),
+            recv_settings: WaitSettings::default(),
+            send_settings: WaitSettings::default(),
             iomap_slots: iomap_size_from_wire(iomap_size_to_wire(iomap_slots.into())),
         })
     }

@@ -27,6 +27,11 @@ impl TimeLimit {
         Self { option, deadline: None }
     }
 
+    /// Whether the option has been read.
+    pub(super) fn is_known(&self) -> bool {
+        self.deadline.is_some()
+    }
+
     /// How long the call may still wait; `None` is without limit.
     ///
     /// # Errors

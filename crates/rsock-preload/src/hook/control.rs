@@ -7,7 +7,7 @@ use crate::options::{self, Ioctl};
 use crate::slot::Direction;
 use crate::{errno, fdtable, guard, next};
 use libc::{c_int, c_ulong, c_void};
-use rsock_core::accelerate::FallbackReason;
+use rsock_core::accelerate::{FallbackReason, note_wait_settings};
 use rsock_core::datagram::kernel_udp::AcceleratedUdp;
 use rsock_verbs::raw::SIOCATMARK;
 
@@ -48,8 +48,11 @@ pub(super) fn fcntl_by(
         fdtable::pin(fd, FallbackReason::Option);
     }
     let result = call();
-    if command == libc::F_SETFL && datagrams::is_udp(fd) {
-        datagrams::note_flags(fd);
+    if command == libc::F_SETFL {
+        note_wait_settings();
+        if datagrams::is_udp(fd) {
+            datagrams::note_flags(fd);
+        }
     }
     if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
         note_duplicate(fd, result);
@@ -105,8 +108,11 @@ pub(crate) unsafe extern "C-unwind" fn ioctl(
     }
     // SAFETY: arguments passed on unchanged.
     let result = unsafe { next::ioctl(fd, request, arg) };
-    if is_datagram && request == libc::FIONBIO {
-        datagrams::note_flags(fd);
+    if request == libc::FIONBIO {
+        note_wait_settings();
+        if is_datagram {
+            datagrams::note_flags(fd);
+        }
     }
     if request == libc::FIOASYNC && result == 0 {
         // SAFETY: the kernel has read an int there.

@@ -3,7 +3,7 @@
 use crate::fdtable::datagrams;
 use crate::{fdtable, next, options};
 use libc::{c_int, c_void, socklen_t};
-use rsock_core::accelerate::FallbackReason;
+use rsock_core::accelerate::{FallbackReason, note_wait_settings};
 
 /// As `getsockopt(2)`, by the kernel; may pin the stream.
 ///
@@ -52,6 +52,9 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
     }
     // SAFETY: arguments passed on unchanged.
     let done = unsafe { next::setsockopt(fd, level, name, value, len) };
+    if options::is_time_limit(level, name) {
+        note_wait_settings();
+    }
     if done == 0 && options::is_of_keepalive(level, name) {
         fdtable::follow_keepalive(fd);
     }

@@ -6,6 +6,7 @@ use crate::accelerate::call_stops::EndsCalls;
 use crate::accelerate::receive::Blocked;
 use crate::accelerate::tcp_socket::{is_nonblocking, kernel_recv};
 use crate::accelerate::time_limit::TimeLimit;
+use crate::accelerate::wait_settings::{Questions, WaitSettings};
 use crate::closing::Call;
 use crate::interrupt::{Restart, Watch};
 use crate::iov::with_tail;
@@ -44,6 +45,11 @@ pub(in crate::accelerate) trait Receives: EndsCalls {
     /// Whether calls by `fd` return `EAGAIN` instead of waiting.
     fn is_nonblocking(&self, fd: BorrowedFd<'_>) -> bool {
         is_nonblocking(fd)
+    }
+
+    /// What is known of how calls wait, before a sleep after `blocked` that ends by itself.
+    fn wait_settings(&self, _blocked: &Blocked<'_>) -> Option<&WaitSettings> {
+        None
     }
 
     /// Sleeps until there may be something to receive, for `left` at most.
@@ -121,7 +127,8 @@ pub(in crate::accelerate) fn receive<S: Receives>(
         if std::mem::take(&mut may_spin) && stream.spin_at_first(&blocked) {
             continue;
         }
-        if flags.contains(RecvFlags::DONTWAIT) || stream.is_nonblocking(fd) {
+        let questions = Questions::new(stream.wait_settings(&blocked), &limit);
+        if flags.contains(RecvFlags::DONTWAIT) || questions.are_due() && stream.is_nonblocking(fd) {
             break Errno::AGAIN.into();
         }
         if let Some(stops) = stream.call_stops().filter(|stops| stops.is_asked()) {
@@ -131,8 +138,9 @@ pub(in crate::accelerate) fn receive<S: Receives>(
             }
             continue;
         }
-        let waited = limit.left(fd).and_then(|left| {
-            let slept = stream.sleep_for_data(fd, blocked, left, watch);
+        let waited = questions.time_left(&mut limit, fd).and_then(|left| {
+            let longest = questions.longest_sleep(left);
+            let slept = stream.sleep_for_data(fd, blocked, longest, watch);
             watch.after_sleep(slept, Restart::of(got == 0 && left.is_none()))
         });
         if let Err(e) = waited {

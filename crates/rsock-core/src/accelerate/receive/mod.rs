@@ -13,6 +13,7 @@ use crate::accelerate::kernel_only_waiter::KernelOnlyWaiter;
 use crate::accelerate::path::Path;
 use crate::accelerate::state::{FLAG_BROKEN, FLAG_RESET, FLAG_RX_PLAIN, Receiving};
 use crate::accelerate::tcp_socket::{has_ended, kernel_recv, tcp_goes_on};
+use crate::accelerate::wait_settings::WaitSettings;
 use crate::accelerate::{AcceleratedStream, FIRST_SEARCH_CALL};
 use crate::closing::{Call, Descriptor};
 use crate::interrupt::{Section, Watch};
@@ -273,6 +274,11 @@ impl Receives for AcceleratedStream {
 
     fn is_nonblocking(&self, fd: BorrowedFd<'_>) -> bool {
         self.may_not_wait(fd, Direction::Recv)
+    }
+
+    #[inline]
+    fn wait_settings(&self, blocked: &Blocked<'_>) -> Option<&WaitSettings> {
+        matches!(blocked, Blocked::Ring(_)).then_some(&self.recv_settings)
     }
 
     fn sleep_for_data(
