@@ -339,7 +339,7 @@ static void peek_all_server(int fd)
 	CHECK(shutdown(fd, SHUT_WR) == 0);
 }
 
-enum { FLAG_ROUNDS = 300 };
+enum { FLAG_ROUNDS = 60 };
 
 /* Answers so late that the other end sleeps. */
 static void flags_client(int fd)

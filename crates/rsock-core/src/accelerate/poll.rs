@@ -21,7 +21,7 @@ use crate::engine::{WITHOUT_BELL, spin_on_peers};
 use crate::interrupt::{Section, Watch};
 use crate::metrics::Direction;
 use crate::page_reclaim::rest;
-use crate::sys::{self, TimeLimit};
+use crate::sys::{self, LazyDeadline};
 use rsock_proto::switch::{
     DirectionSwitch, Fact, KernelInput, Output, Receiver, RingInput, Sender,
 };
@@ -292,7 +292,7 @@ fn run<'a>(
 ) -> io::Result<usize> {
     let n = entries.len();
     let mut first = true;
-    let mut time = TimeLimit::new(limits.timeout);
+    let mut time = LazyDeadline::new(limits.timeout);
     loop {
         stop_for_handoffs(entries, states);
         let round = ask_rings(entries, states);

@@ -7,15 +7,16 @@ pub(crate) fn time_left(deadline: Option<Instant>) -> Option<Duration> {
     deadline.map(|d| d.saturating_duration_since(now()))
 }
 
-/// The time that a call has.
-pub(crate) enum TimeLimit {
+/// The end of a call's time, for which no clock is read before [`Self::begin`].
+///
+/// PERF: most calls find what they wait for at once, and reading the clock takes some 25 ns.
+pub(crate) enum LazyDeadline {
     NotBegun(Option<Duration>),
     Until(Option<Instant>),
 }
 
-impl TimeLimit {
-    /// Without a limit if `None`. PERF: no clock is read before [`Self::begin`]: most calls find what
-    /// they wait for at once.
+impl LazyDeadline {
+    /// The call may take as long as `limit`; without end if `None`.
     pub(crate) fn new(limit: Option<Duration>) -> Self {
         Self::NotBegun(limit)
     }
@@ -27,7 +28,7 @@ impl TimeLimit {
         }
     }
 
-    /// What is left of it.
+    /// How much time is left; `None` is without end.
     pub(crate) fn left(&self) -> Option<Duration> {
         match *self {
             Self::NotBegun(limit) => limit,

@@ -11,7 +11,7 @@ mod signals;
 pub(crate) mod sock_diag;
 mod socket_options;
 
-pub(crate) use clock::{TimeLimit, nanos, now, tick, time_left};
+pub(crate) use clock::{LazyDeadline, nanos, now, tick, time_left};
 pub(crate) use descriptors::{close, is_table_half_full, with_spare_descriptors};
 pub(crate) use forking::{forks, get_or_make};
 pub(crate) use poll::{epoll_add, poll_bits, poll_flags, ppoll, sleep};
