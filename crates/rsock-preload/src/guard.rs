@@ -107,10 +107,10 @@ pub(crate) fn call_core<R>(f: impl FnOnce() -> io::Result<R>) -> Result<R, c_int
 
 /// As [`call_core`], for an `f` that stores its result itself, which a panic leaves as it was.
 ///
-/// PERF: a result of `f`, or two neighbouring words that it captures, would be copied by a load that
-/// is wider than the stores just before it, and such a load waits until these are in the cache. A
-/// send and a receive took 320 ns with such copies, and 284 without (one thread, medians of 40 runs
-/// by turns).
+/// PERF: a result of `f`, or two neighbouring words that it captures, would be copied by a load
+/// that is wider than the stores just before it, and such a load waits until these are in the
+/// cache. A send and a receive took 320 ns with such copies, and 284 without (one thread, medians
+/// of 40 runs by turns).
 #[inline(always)]
 pub(crate) fn run_in_core(f: impl FnOnce()) {
     let kept = errno::Kept::now();

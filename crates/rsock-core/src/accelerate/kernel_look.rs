@@ -54,8 +54,8 @@ pub(super) struct KernelLook {
     stands_for: u64,
 }
 
-/// Looks at a few entries that a thread remembers: it may poll several descriptors in turn, one at a
-/// time.
+/// Looks at a few entries that a thread remembers: it may poll several descriptors in turn, one at
+/// a time.
 const N_FEW_LOOKS: usize = 8;
 
 thread_local! {
