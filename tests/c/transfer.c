@@ -393,6 +393,78 @@ static void flags_server(int fd)
 	printf("%s\n", slept < FLAG_ROUNDS / 10 ? "did not sleep" : "slept");
 }
 
+enum { LATE_ROUNDS = 8, BEFORE_LATE = 10 };
+
+static void late_flags_client(int fd)
+{
+	char byte;
+	for (int i = 0; i < LATE_ROUNDS * (BEFORE_LATE + 1); i++) {
+		get(fd, &byte, 1);
+		usleep(300);
+		put(fd, &byte, 1);
+	}
+	get(fd, &byte, 1);
+	printf("%d rounds\n", LATE_ROUNDS);
+}
+
+/* A thread that receives a byte. */
+struct receiver {
+	int fd, result;
+	_Atomic pid_t thread;
+};
+
+/* Waits for several answers, and then for a byte that comes late. */
+static void *receive_late(void *arg)
+{
+	struct receiver *receiver = arg;
+	char byte = 'x';
+	for (int i = 0; i < BEFORE_LATE; i++) {
+		put(receiver->fd, &byte, 1);
+		CHECK(recv(receiver->fd, &byte, 1, 0) == 1);
+	}
+	receiver->thread = gettid();
+	receiver->result = recv(receiver->fd, &byte, 1, 0) == 1 ? 0 : errno;
+	return NULL;
+}
+
+static int is_asleep(pid_t thread)
+{
+	char path[64], text[256];
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", (int)thread);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	CHECK(fd >= 0);
+	ssize_t n = read(fd, text, sizeof(text) - 1);
+	CHECK(n > 0 && close(fd) == 0);
+	text[n] = 0;
+	char *name_end = strrchr(text, ')');
+	return name_end != NULL && name_end[2] == 'S';
+}
+
+/* What is set while a call waits is for later calls. */
+static void late_flags_server(int fd)
+{
+	for (int i = 0; i < LATE_ROUNDS; i++) {
+		struct receiver receiver = {.fd = fd};
+		struct timeval limit = {.tv_usec = 20000}, none = {0};
+		pthread_t thread;
+		CHECK(pthread_create(&thread, NULL, receive_late, &receiver) == 0);
+		while (receiver.thread == 0 || !is_asleep(receiver.thread))
+			usleep(100);
+		if (i % 4 == 3)
+			CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) == 0);
+		else
+			change_flags(fd, i % 4, 1);
+		/* Longer than the library sleeps without looking. */
+		usleep(60000);
+		put(fd, "x", 1);
+		CHECK(pthread_join(thread, NULL) == 0);
+		printf("received, %s\n", errno_name(receiver.result));
+		change_flags(fd, i % 3, 0);
+		CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof(none)) == 0);
+	}
+	put(fd, "x", 1);
+}
+
 static const struct part PARTS[] = {
 	{"threads", threads_client, threads_server},
 	{"turns", turns_client, turns_server},
@@ -402,6 +474,7 @@ static const struct part PARTS[] = {
 	{"both_write_first", both_write_first_client, both_write_first_server},
 	{"peek_all", peek_all_client, peek_all_server},
 	{"flags", flags_client, flags_server},
+	{"late_flags", late_flags_client, late_flags_server},
 };
 
 int main(int argc, char **argv)

@@ -26,7 +26,8 @@ macro_rules! parts {
 }
 
 parts! {
-    transfer: threads turns polled selected dontwait both_write_first peek_all flags;
+    transfer: threads turns polled selected dontwait both_write_first peek_all flags
+        late_flags;
     ends: half_close both_half_close closed_peer late_writer late_writer_killed late_half_close
         killed_by_sigpipe unread linger exit killed blocked_writer shut_read edges state timeouts
         files file_pieces options;

@@ -100,7 +100,13 @@ impl KernelLook {
             false => took.saturating_mul(TIMES).clamp(LEAST_OF_MANY, MOST_OF_MANY),
         };
         let had_nothing = fds.iter().all(|fd| fd.revents == 0);
-        LAST_LOOKS.with(|looks| looks[self.place()].set(had_nothing.then_some(self)));
+        LAST_LOOKS.with(|looks| {
+            if self.is_few && !had_nothing {
+                // What the kernel has may be among the entries of the other looks.
+                looks[..N_FEW_LOOKS].iter().for_each(|look| look.set(None));
+            }
+            looks[self.place()].set(had_nothing.then_some(self));
+        });
     }
 
     fn place(self) -> usize {
@@ -151,6 +157,10 @@ mod tests {
         }
         for look in looks {
             assert!(look.skipped() == Skipped::Sockets);
+        }
+        looks[1].note_after(10, &[libc::pollfd { revents: libc::POLLIN, ..QUIET }]);
+        for look in looks {
+            assert!(look.skipped() == Skipped::Nothing, "it may be among the same descriptors");
         }
     }
 

@@ -85,7 +85,7 @@ pub use poll::{Changed, PollDescriptor, PolledSet, poll, poll_since};
 pub use state::Before;
 pub use stream_ref::StreamRef;
 pub use tcp_socket::is_nonblocking;
-pub use wait_settings::{note_wait_settings, report_wait_settings};
+pub use wait_settings::{change_wait_settings, report_wait_settings};
 
 use crate::closing::Closings;
 use crate::interrupt::Section;
@@ -133,9 +133,8 @@ pub struct AcceleratedStream {
     closings: Closings,
     /// For calls in progress when the stream is handed off.
     call_stops: CallStops,
-    /// What is known of how receiving and sending calls wait.
+    /// What is known of how receives wait.
     recv_settings: WaitSettings,
-    send_settings: WaitSettings,
     /// Number of buffers that the peer may expose to this end at once.
     iomap_slots: u16,
 }
@@ -202,7 +201,6 @@ impl AcceleratedStream {
             closings: Closings::new(),
             call_stops: CallStops::default(),
             recv_settings: WaitSettings::default(),
-            send_settings: WaitSettings::default(),
             iomap_slots: iomap_size_from_wire(iomap_size_to_wire(iomap_slots.into())),
         })
     }

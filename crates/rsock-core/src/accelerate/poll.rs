@@ -294,7 +294,7 @@ fn run<'a>(
     let mut first = true;
     let mut time = LazyDeadline::new(limits.timeout);
     loop {
-        stop_for_handoffs(entries, states);
+        stop_for_handoffs(entries, states, &mut time);
         let round = ask_rings(entries, states);
         let left = time.left();
         // Events come before an interruption, or frequent signals would starve the caller.
@@ -342,9 +342,14 @@ fn run<'a>(
 }
 
 /// Stops while a stream of the entries is handed off.
-fn stop_for_handoffs<'a>(entries: &[PollDescriptor<'a>], states: &mut [Option<State<'a>>]) {
+fn stop_for_handoffs<'a>(
+    entries: &[PollDescriptor<'a>],
+    states: &mut [Option<State<'a>>],
+    time: &mut LazyDeadline,
+) {
     for stream in entries.iter().filter_map(|entry| entry.stream) {
         if stream.is_asked_to_stop() {
+            time.begin();
             states.fill_with(|| None);
             stream.stop();
         }

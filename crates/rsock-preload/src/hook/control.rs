@@ -7,7 +7,7 @@ use crate::options::{self, Ioctl};
 use crate::slot::Direction;
 use crate::{errno, fdtable, guard, next};
 use libc::{c_int, c_ulong, c_void};
-use rsock_core::accelerate::{FallbackReason, note_wait_settings};
+use rsock_core::accelerate::{FallbackReason, change_wait_settings};
 use rsock_core::datagram::kernel_udp::AcceleratedUdp;
 use rsock_verbs::raw::SIOCATMARK;
 
@@ -47,12 +47,10 @@ pub(super) fn fcntl_by(
     if options::pins_by_fcntl(command, number) {
         fdtable::pin(fd, FallbackReason::Option);
     }
-    let result = call();
-    if command == libc::F_SETFL {
-        note_wait_settings();
-        if datagrams::is_udp(fd) {
-            datagrams::note_flags(fd);
-        }
+    let is_change = command == libc::F_SETFL;
+    let result = if is_change { change_wait_settings(call) } else { call() };
+    if is_change && datagrams::is_udp(fd) {
+        datagrams::note_flags(fd);
     }
     if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
         note_duplicate(fd, result);
@@ -107,12 +105,11 @@ pub(crate) unsafe extern "C-unwind" fn ioctl(
         return result;
     }
     // SAFETY: arguments passed on unchanged.
-    let result = unsafe { next::ioctl(fd, request, arg) };
-    if request == libc::FIONBIO {
-        note_wait_settings();
-        if is_datagram {
-            datagrams::note_flags(fd);
-        }
+    let call = || unsafe { next::ioctl(fd, request, arg) };
+    let is_change = request == libc::FIONBIO;
+    let result = if is_change { change_wait_settings(call) } else { call() };
+    if is_change && is_datagram {
+        datagrams::note_flags(fd);
     }
     if request == libc::FIOASYNC && result == 0 {
         // SAFETY: the kernel has read an int there.

@@ -3,7 +3,7 @@
 use crate::fdtable::datagrams;
 use crate::{fdtable, next, options};
 use libc::{c_int, c_void, socklen_t};
-use rsock_core::accelerate::{FallbackReason, note_wait_settings};
+use rsock_core::accelerate::{FallbackReason, change_wait_settings};
 
 /// As `getsockopt(2)`, by the kernel; may pin the stream.
 ///
@@ -51,10 +51,9 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
         datagrams::note_reuse(fd);
     }
     // SAFETY: arguments passed on unchanged.
-    let done = unsafe { next::setsockopt(fd, level, name, value, len) };
-    if options::is_time_limit(level, name) {
-        note_wait_settings();
-    }
+    let call = || unsafe { next::setsockopt(fd, level, name, value, len) };
+    let is_change = options::is_time_limit(level, name);
+    let done = if is_change { change_wait_settings(call) } else { call() };
     if done == 0 && options::is_of_keepalive(level, name) {
         fdtable::follow_keepalive(fd);
     }

@@ -80,7 +80,7 @@ pub(in crate::accelerate) fn receive<S: Receives>(
     flags: RecvFlags,
 ) -> io::Result<usize> {
     let mut watch = Watch::begin();
-    let mut limit = TimeLimit::new(Timeout::Recv);
+    let mut questions = Questions::new(TimeLimit::new(Timeout::Recv));
     let mut got = 0;
     let peek = flags.contains(RecvFlags::PEEK);
     let wait_all = flags.contains(RecvFlags::WAITALL);
@@ -127,8 +127,11 @@ pub(in crate::accelerate) fn receive<S: Receives>(
         if std::mem::take(&mut may_spin) && stream.spin_at_first(&blocked) {
             continue;
         }
-        let questions = Questions::new(stream.wait_settings(&blocked), &limit);
-        if flags.contains(RecvFlags::DONTWAIT) || questions.are_due() && stream.is_nonblocking(fd) {
+        if flags.contains(RecvFlags::DONTWAIT) {
+            break Errno::AGAIN.into();
+        }
+        let round = questions.begin_round(stream.wait_settings(&blocked));
+        if round.asks() && stream.is_nonblocking(fd) {
             break Errno::AGAIN.into();
         }
         if let Some(stops) = stream.call_stops().filter(|stops| stops.is_asked()) {
@@ -138,9 +141,11 @@ pub(in crate::accelerate) fn receive<S: Receives>(
             }
             continue;
         }
-        let waited = questions.time_left(&mut limit, fd).and_then(|left| {
-            let longest = questions.longest_sleep(left);
-            let slept = stream.sleep_for_data(fd, blocked, longest, watch);
+        let waited = questions.time_left(round, fd).and_then(|left| {
+            let slept = stream.sleep_for_data(fd, blocked, round.longest_sleep(left), watch);
+            if slept.is_err() || watch.has_fired() {
+                questions.note_restart();
+            }
             watch.after_sleep(slept, Restart::of(got == 0 && left.is_none()))
         });
         if let Err(e) = waited {

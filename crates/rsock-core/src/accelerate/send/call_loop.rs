@@ -6,7 +6,6 @@ use crate::accelerate::call_stops::EndsCalls;
 use crate::accelerate::send::{Blocked, PIECES};
 use crate::accelerate::tcp_socket::{is_nonblocking, kernel_send};
 use crate::accelerate::time_limit::TimeLimit;
-use crate::accelerate::wait_settings::{Questions, WaitSettings};
 use crate::closing::Call;
 use crate::interrupt::Watch;
 use crate::iov::Rest;
@@ -40,11 +39,6 @@ pub(in crate::accelerate) trait Sends: EndsCalls {
     /// Whether calls by `fd` return `EAGAIN` instead of waiting.
     fn is_nonblocking(&self, fd: BorrowedFd<'_>) -> bool {
         is_nonblocking(fd)
-    }
-
-    /// What is known of how calls wait, before a sleep after `blocked` that ends by itself.
-    fn wait_settings(&self, _blocked: &Blocked) -> Option<&WaitSettings> {
-        None
     }
 
     /// Waits until there may be room, for `left` at most. A `partial` call has sent something
@@ -111,8 +105,7 @@ pub(in crate::accelerate) fn send<S: Sends>(
         if std::mem::take(&mut may_spin) && stream.spin_at_first(&blocked) {
             continue;
         }
-        let questions = Questions::new(stream.wait_settings(&blocked), &limit);
-        if flags.contains(SendFlags::DONTWAIT) || questions.are_due() && stream.is_nonblocking(fd) {
+        if flags.contains(SendFlags::DONTWAIT) || stream.is_nonblocking(fd) {
             match stream.when_full(fd, &blocked, sent) {
                 WhenFull::Return => break Errno::AGAIN.into(),
                 WhenFull::TryAgain => continue,
@@ -125,7 +118,7 @@ pub(in crate::accelerate) fn send<S: Sends>(
             }
             continue;
         }
-        let left = questions.time_left(&mut limit, fd);
+        let left = limit.left(fd);
         let waited =
             left.and_then(|left| stream.wait_for_room(fd, &blocked, left, &mut watch, sent != 0));
         if let Err(e) = waited {

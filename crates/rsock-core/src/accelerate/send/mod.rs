@@ -16,7 +16,6 @@ use crate::accelerate::path::{ConnectionState, Path};
 use crate::accelerate::state::{FLAG_PINNED, FLAG_TX_PLAIN, Sending};
 use crate::accelerate::tcp_socket::is_nonblocking;
 use crate::accelerate::time_limit::{TimeLimit, at_most};
-use crate::accelerate::wait_settings::WaitSettings;
 use crate::accelerate::{AcceleratedStream, FallbackReason, PATIENCE};
 use crate::closing::{Call, Descriptor};
 use crate::engine::Interest;
@@ -272,12 +271,6 @@ impl Sends for AcceleratedStream {
 
     fn is_nonblocking(&self, fd: BorrowedFd<'_>) -> bool {
         self.may_not_wait(fd, Direction::Send)
-    }
-
-    /// A wait for room on the ring ends by itself.
-    #[inline]
-    fn wait_settings(&self, blocked: &Blocked) -> Option<&WaitSettings> {
-        matches!(blocked, Blocked::Ring(_)).then_some(&self.send_settings)
     }
 
     /// Waits until sending may go on. It waits for the ring for a bounded time only: then the
