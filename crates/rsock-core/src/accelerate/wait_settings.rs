@@ -16,6 +16,7 @@ use crate::accelerate::time_limit::TimeLimit;
 use crate::config::environment;
 use crate::sys;
 use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -87,82 +88,96 @@ impl WaitSettings {
     }
 }
 
-/// The questions of one call.
+/// The questions of one call, and what they have told.
 pub(super) struct Questions {
     limit: TimeLimit,
-    /// [`CHANGES`] when a sleep was first spared the questions.
-    spared_at: Option<u32>,
+    state: State,
 }
 
-/// What a call does about them before one sleep.
 #[derive(Clone, Copy)]
-pub(super) enum Round<'a> {
-    /// It asks. If changes are reported: what to note the answer in, [`CHANGES`] and the time.
-    Ask(Option<(&'a WaitSettings, u32, u32)>),
-    /// They are spared, so that the sleep is short.
-    Spared,
-    /// What has been set since the call began is for later calls.
-    BeganWithoutLimit,
+enum State {
+    /// Nothing is known.
+    New,
+    /// A sleep was spared the questions after so many [`CHANGES`].
+    Spared(u32),
+    /// The kernel has told that the call waits, as long as its limit says.
+    Asked,
+    /// The call began without a limit. What has been set since is for later calls.
+    WithoutLimit,
+}
+
+/// One sleep of a call that waits.
+pub(super) struct Sleep {
+    /// How long the call may still wait; `None` is without limit.
+    pub(super) left: Option<Duration>,
+    /// How long the sleep may last.
+    pub(super) longest: Option<Duration>,
 }
 
 impl Questions {
     /// Of a call whose time `limit` sets.
     pub(super) fn new(limit: TimeLimit) -> Self {
-        Self { limit, spared_at: None }
+        Self { limit, state: State::New }
     }
 
-    /// Begins a round that sleeps; `settings` are those of its stream, if the sleep ends by itself.
-    pub(super) fn begin_round<'a>(&mut self, settings: Option<&'a WaitSettings>) -> Round<'a> {
-        let changes = changes();
-        // A call that has asked for its time limit keeps it, whatever is set meanwhile.
-        if changes == 0 || self.limit.is_known() {
-            return Round::Ask(None);
-        }
-        if self.spared_at.is_some_and(|at| at != changes) {
-            return Round::BeganWithoutLimit;
-        }
-        let Some(settings) = settings else { return Round::Ask(None) };
-        let now = sys::tick();
-        if self.spared_at.is_some() || !settings.are_known(changes, now) {
-            return Round::Ask(Some((settings, changes, now)));
-        }
-        self.spared_at = Some(changes);
-        Round::Spared
-    }
-
-    /// How long the call may still wait; `None` is without limit. The kernel has told, or is known
-    /// to tell, that it waits.
+    /// The sleep that is due now of a call by `fd`. `settings` are those of its stream, if the
+    /// sleep ends by itself.
     ///
     /// # Errors
-    /// `EAGAIN` if the time is over.
-    pub(super) fn time_left(
+    /// `EAGAIN` if the call does not wait, as `is_nonblocking` asks the kernel, or its time is
+    /// over.
+    pub(super) fn begin_sleep(
         &mut self,
-        round: Round<'_>,
         fd: BorrowedFd<'_>,
-    ) -> io::Result<Option<Duration>> {
-        let Round::Ask(place) = round else { return Ok(None) };
-        let left = self.limit.left(fd)?;
-        if let (Some((settings, changes, now)), None) = (place, left) {
+        settings: Option<&WaitSettings>,
+        is_nonblocking: impl FnOnce() -> bool,
+    ) -> io::Result<Sleep> {
+        let (changes, now) = (changes(), sys::tick());
+        let without_limit = Ok(Sleep { left: None, longest: None });
+        match self.state {
+            State::Asked => return self.limited(fd),
+            State::WithoutLimit => return without_limit,
+            State::Spared(at) if at != changes => {
+                self.state = State::WithoutLimit;
+                return without_limit;
+            }
+            State::New if self.may_spare(settings, changes, now) => {
+                self.state = State::Spared(changes);
+                return Ok(Sleep { left: None, longest: Some(PARK) });
+            }
+            State::New | State::Spared(_) => {}
+        }
+        let is_nonblocking = is_nonblocking();
+        let sleep = self.limited(fd);
+        if matches!(self.state, State::Spared(_)) && self::changes() != changes {
+            self.state = State::WithoutLimit;
+            return without_limit;
+        }
+        if is_nonblocking {
+            return Err(Errno::AGAIN.into());
+        }
+        self.state = State::Asked;
+        if let (Some(settings), Ok(Sleep { left: None, .. })) = (settings, &sleep) {
             settings.note(changes, now);
         }
-        Ok(left)
+        sleep
+    }
+
+    /// Whether the questions are spared. A call that has asked for its time limit keeps it.
+    fn may_spare(&self, settings: Option<&WaitSettings>, changes: u32, now: u32) -> bool {
+        let are_known = |settings: &WaitSettings| settings.are_known(changes, now);
+        changes != 0 && !self.limit.is_known() && settings.is_some_and(are_known)
+    }
+
+    /// A sleep within the call's limit.
+    fn limited(&mut self, fd: BorrowedFd<'_>) -> io::Result<Sleep> {
+        let left = self.limit.left(fd)?;
+        Ok(Sleep { left, longest: left })
     }
 
     /// A signal handler has run, and the call goes on as if it began now.
     pub(super) fn note_restart(&mut self) {
-        self.spared_at = None;
-    }
-}
-
-impl Round<'_> {
-    /// Whether the call has to ask whether it may wait.
-    pub(super) fn asks(self) -> bool {
-        matches!(self, Self::Ask(_))
-    }
-
-    /// How long the sleep may last, of `left`.
-    pub(super) fn longest_sleep(self, left: Option<Duration>) -> Option<Duration> {
-        if matches!(self, Self::Spared) { Some(PARK) } else { left }
+        self.state = State::New;
     }
 }
 
@@ -177,49 +192,71 @@ mod tests {
         Questions::new(TimeLimit::new(Timeout::Recv))
     }
 
+    /// How `call` begins a sleep, and whether it has asked whether it may wait.
+    fn begin(
+        call: &mut Questions,
+        socket: &TcpListener,
+        settings: &WaitSettings,
+    ) -> (Option<Duration>, Option<Duration>, bool) {
+        let mut has_asked = false;
+        let sleep = call.begin_sleep(socket.as_fd(), Some(settings), || {
+            has_asked = true;
+            false
+        });
+        let Sleep { left, longest } = sleep.expect("it waits");
+        (left, longest, has_asked)
+    }
+
     #[test]
     fn questions_are_spared_for_a_moment_after_the_usual_answers() {
         begin_reports();
         let socket = TcpListener::bind("127.0.0.1:0").expect("bind");
         let settings = WaitSettings::default();
-        let ask = || {
-            let mut call = call();
-            let round = call.begin_round(Some(&settings));
-            (round.asks(), call.time_left(round, socket.as_fd()).expect("time is left"))
-        };
         // Another test may change settings in between, or the moment be over.
         let is_spared_once = (0..1000).any(|_| {
-            assert_eq!(ask().1, None);
-            ask() == (false, None)
+            assert_eq!(begin(&mut call(), &socket, &settings).0, None);
+            begin(&mut call(), &socket, &settings) == (None, Some(PARK), false)
         });
         assert!(is_spared_once);
         let limit = Some(Duration::from_secs(3600));
         change_wait_settings(|| set_socket_timeout(&socket, Timeout::Recv, limit)).expect("set");
-        let (asks, left) = ask();
-        assert!(asks && left.is_some());
-        assert!(ask().0, "a limit is asked for each time");
+        for _ in 0..2 {
+            let (left, longest, has_asked) = begin(&mut call(), &socket, &settings);
+            assert!(has_asked && left.is_some() && longest.is_some(), "asked for each time");
+        }
     }
 
     #[test]
-    fn a_call_asks_after_a_spared_sleep_but_for_what_has_changed_since_it_began() {
+    fn what_is_set_during_a_call_is_for_later_ones() {
         begin_reports();
+        let socket = TcpListener::bind("127.0.0.1:0").expect("bind");
         let settings = WaitSettings::default();
-        let mut call = call();
+        let mut spared = call();
         let is_spared = (0..1000).any(|_| {
+            spared = call();
             settings.note(changes(), sys::tick());
-            call.begin_round(Some(&settings)).longest_sleep(None) == Some(PARK)
+            begin(&mut spared, &socket, &settings) == (None, Some(PARK), false)
         });
         assert!(is_spared);
-        let unchanged = Questions { spared_at: Some(changes()), ..self::call() }
-            .begin_round(Some(&settings))
-            .asks();
-        // Another test may change settings in between.
-        assert!(unchanged || call.spared_at != Some(changes()));
-        change_wait_settings(|| {});
-        let round = call.begin_round(Some(&settings));
-        assert!(!round.asks() && round.longest_sleep(None).is_none());
-        call.note_restart();
-        assert!(call.begin_round(Some(&settings)).asks());
+        let mut asked = call();
+        assert!(begin(&mut asked, &socket, &WaitSettings::default()).2);
+        let limit = Some(Duration::from_secs(3600));
+        change_wait_settings(|| set_socket_timeout(&socket, Timeout::Recv, limit)).expect("set");
+        for call in [&mut spared, &mut asked] {
+            assert_eq!(begin(call, &socket, &settings), (None, None, false));
+        }
+        spared.note_restart();
+        let (left, _, has_asked) = begin(&mut spared, &socket, &settings);
+        assert!(has_asked && left.is_some());
+    }
+
+    #[test]
+    fn a_change_while_a_call_asks_after_a_spared_sleep_is_for_later_ones() {
+        begin_reports();
+        let socket = TcpListener::bind("127.0.0.1:0").expect("bind");
+        let mut call = Questions { state: State::Spared(changes()), ..call() };
+        let sleep = call.begin_sleep(socket.as_fd(), None, || change_wait_settings(|| true));
+        assert!(sleep.expect("it waits").longest.is_none());
     }
 
     #[test]
@@ -229,16 +266,5 @@ mod tests {
         assert!(settings.are_known(7, STANDS_FOR - 2));
         assert!(!settings.are_known(7, STANDS_FOR - 1));
         assert!(!settings.are_known(8, 0));
-    }
-
-    #[test]
-    fn a_call_that_has_a_limit_keeps_it() {
-        begin_reports();
-        let socket = TcpListener::bind("127.0.0.1:0").expect("bind");
-        let mut call = call();
-        let _ = call.limit.left(socket.as_fd());
-        let settings = WaitSettings::default();
-        settings.note(changes(), sys::tick());
-        assert!(call.begin_round(Some(&settings)).asks());
     }
 }

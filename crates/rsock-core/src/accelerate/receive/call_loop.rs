@@ -130,10 +130,11 @@ pub(in crate::accelerate) fn receive<S: Receives>(
         if flags.contains(RecvFlags::DONTWAIT) {
             break Errno::AGAIN.into();
         }
-        let round = questions.begin_round(stream.wait_settings(&blocked));
-        if round.asks() && stream.is_nonblocking(fd) {
-            break Errno::AGAIN.into();
-        }
+        let settings = stream.wait_settings(&blocked);
+        let sleep = match questions.begin_sleep(fd, settings, || stream.is_nonblocking(fd)) {
+            Ok(sleep) => sleep,
+            Err(e) => break e,
+        };
         if let Some(stops) = stream.call_stops().filter(|stops| stops.is_asked()) {
             drop(blocked);
             if stops.stop() {
@@ -141,13 +142,11 @@ pub(in crate::accelerate) fn receive<S: Receives>(
             }
             continue;
         }
-        let waited = questions.time_left(round, fd).and_then(|left| {
-            let slept = stream.sleep_for_data(fd, blocked, round.longest_sleep(left), watch);
-            if slept.is_err() || watch.has_fired() {
-                questions.note_restart();
-            }
-            watch.after_sleep(slept, Restart::of(got == 0 && left.is_none()))
-        });
+        let slept = stream.sleep_for_data(fd, blocked, sleep.longest, watch);
+        if slept.is_err() || watch.has_fired() {
+            questions.note_restart();
+        }
+        let waited = watch.after_sleep(slept, Restart::of(got == 0 && sleep.left.is_none()));
         if let Err(e) = waited {
             break e;
         }
