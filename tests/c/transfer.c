@@ -341,18 +341,23 @@ static void peek_all_server(int fd)
 
 enum { FLAG_ROUNDS = 60 };
 
-/* Answers so late that the other end sleeps. */
-static void flags_client(int fd)
+/* Answers `n` bytes so late that the other end sleeps. */
+static void answer_late(int fd, int n)
 {
 	char byte;
-	for (int i = 0; i < FLAG_ROUNDS; i++) {
+	for (int i = 0; i < n; i++) {
 		get(fd, &byte, 1);
 		usleep(300);
 		put(fd, &byte, 1);
 	}
 	/* Until then the other end must not find that this one has closed. */
 	get(fd, &byte, 1);
-	printf("%d answers\n", FLAG_ROUNDS);
+	printf("%d answers\n", n);
+}
+
+static void flags_client(int fd)
+{
+	answer_late(fd, FLAG_ROUNDS);
 }
 
 /* Makes calls on `fd` wait, or not, in one of three ways. */
@@ -397,14 +402,7 @@ enum { LATE_ROUNDS = 8, BEFORE_LATE = 10 };
 
 static void late_flags_client(int fd)
 {
-	char byte;
-	for (int i = 0; i < LATE_ROUNDS * (BEFORE_LATE + 1); i++) {
-		get(fd, &byte, 1);
-		usleep(300);
-		put(fd, &byte, 1);
-	}
-	get(fd, &byte, 1);
-	printf("%d rounds\n", LATE_ROUNDS);
+	answer_late(fd, LATE_ROUNDS * (BEFORE_LATE + 1));
 }
 
 /* A thread that receives a byte. */
