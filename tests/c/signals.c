@@ -133,6 +133,45 @@ static void restart_timeout_client(int fd)
 	printf("%d handlers\n", (int)count);
 }
 
+/* Until nothing more fits, here nor at a peer that does not read. */
+static void fill_up(int fd)
+{
+	static char buf[65536];
+	do {
+		while (send(fd, buf, sizeof(buf), MSG_DONTWAIT) > 0)
+			continue;
+		while (send(fd, buf, 1, MSG_DONTWAIT) > 0)
+			continue;
+		usleep(50000);
+	} while (send(fd, buf, 1, MSG_DONTWAIT) > 0);
+	CHECK(errno == EAGAIN);
+}
+
+/* The same of a send. */
+static void restart_timeout_send_client(int fd)
+{
+	pid_t reader;
+	struct timeval limit = {.tv_sec = 100};
+	get(fd, &reader, sizeof(reader));
+	CHECK(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) == 0);
+	set_action(SIGALRM, handle, SA_RESTART);
+	fill_up(fd);
+	alarm_in(20000, 20000);
+	SHOW(send(fd, "x", 1, 0));
+	alarm_in(0, 0);
+	CHECK(kill(reader, SIGUSR1) == 0);
+}
+
+static void restart_timeout_send_server(int fd)
+{
+	char buf[4096];
+	introduce(fd);
+	await_signal();
+	while (read(fd, buf, sizeof(buf)) > 0)
+		continue;
+	printf("end\n");
+}
+
 /* A handler that leaves by longjmp, over and over; then the stream goes on. */
 static sigjmp_buf back;
 
@@ -694,6 +733,7 @@ static const struct part PARTS[] = {
 	{"interrupt_poll", interrupt_poll_client, patient_server},
 	{"restart", restart_client, patient_server},
 	{"restart_timeout", restart_timeout_client, patient_server},
+	{"restart_timeout_send", restart_timeout_send_client, restart_timeout_send_server},
 	{"longjmp", longjmp_client, patient_server},
 	{"longjmp_write", longjmp_write_client, longjmp_write_server},
 	{"storm", storm_client, storm_server},

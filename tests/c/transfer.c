@@ -3,8 +3,6 @@
  * Each part differs in how an end waits; within it, sizes and calls are drawn at random, the same
  * in each run. */
 #include "common.h"
-#include <sys/resource.h>
-#include <sys/syscall.h>
 
 enum { MOST = 80000 };
 
@@ -339,130 +337,6 @@ static void peek_all_server(int fd)
 	CHECK(shutdown(fd, SHUT_WR) == 0);
 }
 
-enum { FLAG_ROUNDS = 60 };
-
-/* Answers `n` bytes so late that the other end sleeps. */
-static void answer_late(int fd, int n)
-{
-	char byte;
-	for (int i = 0; i < n; i++) {
-		get(fd, &byte, 1);
-		usleep(300);
-		put(fd, &byte, 1);
-	}
-	/* Until then the other end must not find that this one has closed. */
-	get(fd, &byte, 1);
-	printf("%d answers\n", n);
-}
-
-static void flags_client(int fd)
-{
-	answer_late(fd, FLAG_ROUNDS);
-}
-
-/* Makes calls on `fd` wait, or not, in one of three ways. */
-static void change_flags(int fd, int way, int is_nonblocking)
-{
-	int flags = fcntl(fd, F_GETFL);
-	flags = is_nonblocking ? flags | O_NONBLOCK : flags & ~O_NONBLOCK;
-	switch (way) {
-	case 0:
-		CHECK(fcntl(fd, F_SETFL, flags) == 0);
-		return;
-	case 1:
-		CHECK(ioctl(fd, FIONBIO, &is_nonblocking) == 0);
-		return;
-	default:
-		CHECK(syscall(SYS_fcntl, fd, F_SETFL, flags) == 0);
-	}
-}
-
-/* A call that must not wait does not sleep, although the calls just before it waited. */
-static void flags_server(int fd)
-{
-	int slept = 0;
-	for (int i = 0; i < FLAG_ROUNDS; i++) {
-		char byte = 'x';
-		struct rusage before, after;
-		put(fd, &byte, 1);
-		CHECK(recv(fd, &byte, 1, 0) == 1);
-		change_flags(fd, i % 3, 1);
-		CHECK(getrusage(RUSAGE_THREAD, &before) == 0);
-		CHECK(recv(fd, &byte, 1, 0) == -1 && errno == EAGAIN);
-		CHECK(getrusage(RUSAGE_THREAD, &after) == 0);
-		slept += after.ru_nvcsw != before.ru_nvcsw;
-		change_flags(fd, (i + 1) % 3, 0);
-	}
-	put(fd, "x", 1);
-	/* A page of the program may be read from disk meanwhile. */
-	printf("%s\n", slept < FLAG_ROUNDS / 10 ? "did not sleep" : "slept");
-}
-
-enum { LATE_ROUNDS = 8, BEFORE_LATE = 10 };
-
-static void late_flags_client(int fd)
-{
-	answer_late(fd, LATE_ROUNDS * (BEFORE_LATE + 1));
-}
-
-/* A thread that receives a byte. */
-struct receiver {
-	int fd, result;
-	_Atomic pid_t thread;
-};
-
-/* Waits for several answers, and then for a byte that comes late. */
-static void *receive_late(void *arg)
-{
-	struct receiver *receiver = arg;
-	char byte = 'x';
-	for (int i = 0; i < BEFORE_LATE; i++) {
-		put(receiver->fd, &byte, 1);
-		CHECK(recv(receiver->fd, &byte, 1, 0) == 1);
-	}
-	receiver->thread = gettid();
-	receiver->result = recv(receiver->fd, &byte, 1, 0) == 1 ? 0 : errno;
-	return NULL;
-}
-
-static int is_asleep(pid_t thread)
-{
-	char path[64], text[256];
-	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", (int)thread);
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	CHECK(fd >= 0);
-	ssize_t n = read(fd, text, sizeof(text) - 1);
-	CHECK(n > 0 && close(fd) == 0);
-	text[n] = 0;
-	char *name_end = strrchr(text, ')');
-	return name_end != NULL && name_end[2] == 'S';
-}
-
-/* What is set while a call waits is for later calls. */
-static void late_flags_server(int fd)
-{
-	for (int i = 0; i < LATE_ROUNDS; i++) {
-		struct receiver receiver = {.fd = fd};
-		struct timeval limit = {.tv_usec = 20000}, none = {0};
-		pthread_t thread;
-		CHECK(pthread_create(&thread, NULL, receive_late, &receiver) == 0);
-		while (receiver.thread == 0 || !is_asleep(receiver.thread))
-			usleep(100);
-		if (i % 4 == 3)
-			CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) == 0);
-		else
-			change_flags(fd, i % 4, 1);
-		/* Longer than the library sleeps without looking. */
-		usleep(60000);
-		put(fd, "x", 1);
-		CHECK(pthread_join(thread, NULL) == 0);
-		printf("received, %s\n", errno_name(receiver.result));
-		change_flags(fd, i % 3, 0);
-		CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof(none)) == 0);
-	}
-	put(fd, "x", 1);
-}
-
 static const struct part PARTS[] = {
 	{"threads", threads_client, threads_server},
 	{"turns", turns_client, turns_server},
@@ -471,8 +345,6 @@ static const struct part PARTS[] = {
 	{"dontwait", dontwait_client, dontwait_server},
 	{"both_write_first", both_write_first_client, both_write_first_server},
 	{"peek_all", peek_all_client, peek_all_server},
-	{"flags", flags_client, flags_server},
-	{"late_flags", late_flags_client, late_flags_server},
 };
 
 int main(int argc, char **argv)

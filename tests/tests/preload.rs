@@ -26,16 +26,16 @@ macro_rules! parts {
 }
 
 parts! {
-    transfer: threads turns polled selected dontwait both_write_first peek_all flags
-        late_flags;
+    transfer: threads turns polled selected dontwait both_write_first peek_all;
+    flags: between_calls during_receive during_send;
     ends: half_close both_half_close closed_peer late_writer late_writer_killed late_half_close
         killed_by_sigpipe unread linger exit killed blocked_writer shut_read edges state timeouts
         files file_pieces options;
     forks: making;
     polled: many selected here forked handlers limits;
     moves: first_byte mid_write both_directions blocked_recv unread half_close;
-    signals: interrupt interrupt_poll restart restart_timeout longjmp longjmp_write storm
-        writing_handler actions fault fork cancel cancel_exchange sigio sigio_early;
+    signals: interrupt interrupt_poll restart restart_timeout restart_timeout_send longjmp
+        longjmp_write storm writing_handler actions fault fork cancel cancel_exchange sigio sigio_early;
     past: poll old_poll select epoll transfer descriptors connect aio aio_write
         ring_poll ring_epoll ring_late;
     allocator: exchange close;

@@ -172,8 +172,7 @@ impl Sends for Usable<'_> {
         _fd: BorrowedFd<'_>,
         blocked: &send::Blocked,
         left: Option<Duration>,
-        watch: &mut Watch,
-        partial: bool,
+        watch: Watch,
     ) -> io::Result<()> {
         let send::Blocked::Ring(mark) = *blocked else { return Ok(()) };
         if self.path.spin(Interest::Write, mark) {
@@ -181,7 +180,7 @@ impl Sends for Usable<'_> {
             return Ok(());
         }
         self.stream.count_wait(Direction::Send, Waited::Sleeping);
-        park_for_room(self.path, mark, at_most(PEER_CHECK_INTERVAL, left), watch, partial)
+        park_for_room(self.path, mark, at_most(PEER_CHECK_INTERVAL, left), watch)
     }
 }
 

@@ -7,7 +7,7 @@ use crate::accelerate::send::{Blocked, PIECES};
 use crate::accelerate::tcp_socket::{is_nonblocking, kernel_send};
 use crate::accelerate::time_limit::TimeLimit;
 use crate::closing::Call;
-use crate::interrupt::Watch;
+use crate::interrupt::{Restart, Watch};
 use crate::iov::Rest;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
@@ -41,15 +41,13 @@ pub(in crate::accelerate) trait Sends: EndsCalls {
         is_nonblocking(fd)
     }
 
-    /// Waits until there may be room, for `left` at most. A `partial` call has sent something
-    /// before.
+    /// Waits until there may be room, for `left` at most.
     fn wait_for_room(
         &self,
         fd: BorrowedFd<'_>,
         blocked: &Blocked,
         left: Option<Duration>,
-        watch: &mut Watch,
-        partial: bool,
+        watch: Watch,
     ) -> io::Result<()>;
 }
 
@@ -64,6 +62,59 @@ pub(in crate::accelerate) enum WhenFull {
     Wait,
 }
 
+/// How a call waits: whether it may, for how long, and when a signal handler ends it. The kernel
+/// looks at the socket when a call begins: what is set while it waits is for later ones.
+pub(super) struct Waits {
+    watch: Watch,
+    limit: TimeLimit,
+    /// The answer of the kernel, once it was asked.
+    may_wait: Option<bool>,
+}
+
+impl Waits {
+    /// Of a call that begins now.
+    pub(super) fn new() -> Self {
+        Self { watch: Watch::begin(), limit: TimeLimit::new(Timeout::Send), may_wait: None }
+    }
+
+    /// Whether a call with `flags` may wait. Asks whether it `is_nonblocking` once.
+    pub(super) fn may_wait(
+        &mut self,
+        flags: SendFlags,
+        is_nonblocking: impl FnOnce() -> bool,
+    ) -> bool {
+        let ask = || !flags.contains(SendFlags::DONTWAIT) && !is_nonblocking();
+        *self.may_wait.get_or_insert_with(ask)
+    }
+
+    /// The first bytes have been sent.
+    fn note_first_bytes(&mut self) {
+        if !self.watch.must_end() {
+            // A handler that ran before them made the call start again.
+            self.watch.restart();
+        }
+    }
+
+    /// Calls `sleep` once, with the time that is left, for a call that has sent `sent` bytes.
+    ///
+    /// # Errors
+    /// `EAGAIN` if the time is over, `EINTR` if a handler ends the call, those of `sleep`.
+    pub(super) fn wait(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        sent: usize,
+        sleep: impl FnOnce(Option<Duration>, Watch) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let left = self.limit.left(fd)?;
+        let slept = sleep(left, self.watch);
+        if slept.is_err() || self.watch.has_fired() {
+            // If the call goes on, it does as if it began now.
+            self.may_wait = None;
+        }
+        self.watch.after_sleep(slept, Restart::of(sent == 0 && left.is_none()))
+    }
+}
+
 /// Sends `rest` on `stream` as `sendmsg(2)` does. There must be a byte to send.
 ///
 /// # Errors
@@ -76,8 +127,7 @@ pub(in crate::accelerate) fn send<S: Sends>(
     mut rest: Rest<'_>,
     flags: SendFlags,
 ) -> io::Result<usize> {
-    let mut watch = Watch::begin();
-    let mut limit = TimeLimit::new(Timeout::Send);
+    let mut waits = Waits::new();
     let mut sent = 0;
     // Once between two sends, so that a peer cannot keep a call from its time limit.
     let mut may_spin = !flags.contains(SendFlags::DONTWAIT);
@@ -88,6 +138,9 @@ pub(in crate::accelerate) fn send<S: Sends>(
                 rest.advance(n);
                 if rest.len == 0 {
                     return Ok(sent);
+                }
+                if sent == n {
+                    waits.note_first_bytes();
                 }
                 may_spin = true;
                 continue;
@@ -105,7 +158,7 @@ pub(in crate::accelerate) fn send<S: Sends>(
         if std::mem::take(&mut may_spin) && stream.spin_at_first(&blocked) {
             continue;
         }
-        if flags.contains(SendFlags::DONTWAIT) || stream.is_nonblocking(fd) {
+        if !waits.may_wait(flags, || stream.is_nonblocking(fd)) {
             match stream.when_full(fd, &blocked, sent) {
                 WhenFull::Return => break Errno::AGAIN.into(),
                 WhenFull::TryAgain => continue,
@@ -118,10 +171,8 @@ pub(in crate::accelerate) fn send<S: Sends>(
             }
             continue;
         }
-        let left = limit.left(fd);
-        let waited =
-            left.and_then(|left| stream.wait_for_room(fd, &blocked, left, &mut watch, sent != 0));
-        if let Err(e) = waited {
+        let sleep = |left, watch| stream.wait_for_room(fd, &blocked, left, watch);
+        if let Err(e) = waits.wait(fd, sent, sleep) {
             break e;
         }
     };

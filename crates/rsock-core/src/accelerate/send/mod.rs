@@ -15,19 +15,18 @@ use crate::accelerate::counters::Waited;
 use crate::accelerate::path::{ConnectionState, Path};
 use crate::accelerate::state::{FLAG_PINNED, FLAG_TX_PLAIN, Sending};
 use crate::accelerate::tcp_socket::is_nonblocking;
-use crate::accelerate::time_limit::{TimeLimit, at_most};
+use crate::accelerate::time_limit::at_most;
 use crate::accelerate::{AcceleratedStream, FallbackReason, PATIENCE};
 use crate::closing::{Call, Descriptor};
 use crate::engine::Interest;
-use crate::interrupt::{Restart, Section, Watch};
+use crate::interrupt::{Section, Watch};
 use crate::iov::Rest;
 use crate::metrics::Direction;
-use call_loop::send_on_proxy;
+use call_loop::{Waits, send_on_proxy};
 use rsock_proto::switch::{FlagConditions, Room, Sender, SettleStatus, Write};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
-use rustix::net::sockopt::Timeout;
 use std::io::{self, IoSlice};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -121,8 +120,7 @@ impl AcceleratedStream {
         flags: SendFlags,
     ) -> io::Result<usize> {
         let call = Call::begin(&self.closings, descriptor);
-        let mut watch = Watch::begin();
-        let mut limit = TimeLimit::new(Timeout::Send);
+        let mut waits = Waits::new();
         loop {
             let blocked = match self.try_leave_for_kernel(&call) {
                 Ok(()) => return Ok(self.send_on_tcp(call.fd()?, bufs, flags)?),
@@ -134,7 +132,7 @@ impl AcceleratedStream {
             // The stream is pinned, so the program may watch the kernel's socket, which has room:
             // only a wait for that room may be left to the program.
             let is_watchable = matches!(blocked, Blocked::Tcp);
-            if is_watchable && (flags.contains(SendFlags::DONTWAIT) || is_nonblocking(fd)) {
+            if !waits.may_wait(flags, || is_nonblocking(fd)) && is_watchable {
                 return Err(Errno::AGAIN.into());
             }
             if self.call_stops.is_asked() {
@@ -143,8 +141,7 @@ impl AcceleratedStream {
                 }
                 continue;
             }
-            let left = limit.left(fd)?;
-            self.wait_for_room(fd, &blocked, left, &mut watch, false)?;
+            waits.wait(fd, 0, |left, watch| self.wait_for_room(fd, &blocked, left, watch))?;
         }
     }
 
@@ -280,8 +277,7 @@ impl Sends for AcceleratedStream {
         fd: BorrowedFd<'_>,
         blocked: &Blocked,
         left: Option<Duration>,
-        watch: &mut Watch,
-        partial: bool,
+        watch: Watch,
     ) -> io::Result<()> {
         match (blocked, self.path()) {
             (Blocked::Ring(mark) | Blocked::Leaving(mark), Some(path)) => {
@@ -291,12 +287,9 @@ impl Sends for AcceleratedStream {
                 }
                 self.count_wait(Direction::Send, Waited::Sleeping);
                 self.check_peer_before_waiting(fd, blocked);
-                park_for_room(path, *mark, at_most(PATIENCE, left), watch, partial)
+                park_for_room(path, *mark, at_most(PATIENCE, left), watch)
             }
-            _ => {
-                let slept = self.sleep_on_socket(fd, libc::POLLOUT, left, *watch);
-                watch.after_sleep(slept, Restart::of(!partial && left.is_none()))
-            }
+            _ => self.sleep_on_socket(fd, libc::POLLOUT, left, watch),
         }
     }
 }

@@ -40,21 +40,17 @@ impl AcceleratedStream {
     }
 }
 
-/// Sleeps until there is room on the ring, or for `limit`. A `partial` call has sent something
-/// before.
+/// Sleeps until there is room on the ring, or for `limit`.
+///
+/// # Errors
+/// `EINTR` if a handler of the call's `watch` has run.
 pub(in crate::accelerate) fn park_for_room(
     path: &Path,
     mark: u32,
     limit: Duration,
-    watch: &mut Watch,
-    partial: bool,
+    watch: Watch,
 ) -> io::Result<()> {
     let woken = path.park(mark, limit);
     // A handler may have run before the thread slept: the kernel did not interrupt the sleep then.
-    let interrupted = woken == Wake::Interrupted || watch.has_fired();
-    if interrupted && (partial || watch.must_end()) {
-        return Err(Errno::INTR.into());
-    }
-    watch.restart();
-    Ok(())
+    if woken == Wake::Interrupted || watch.has_fired() { Err(Errno::INTR.into()) } else { Ok(()) }
 }
