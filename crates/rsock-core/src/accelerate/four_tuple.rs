@@ -59,9 +59,14 @@ impl FourTuple {
         name
     }
 
+    /// Whether both ends have the same address, or the peer's is one of the loopback device.
+    pub(in crate::accelerate) fn is_within_host(&self) -> bool {
+        self.local.ip() == self.peer.ip() || self.peer.ip().is_loopback()
+    }
+
     /// Whether the peer's address belongs to this host (strictly: to this network namespace).
     pub(in crate::accelerate) fn is_local(&self) -> bool {
-        if self.local.ip() == self.peer.ip() || self.peer.ip().is_loopback() {
+        if self.is_within_host() {
             return true;
         }
         // Only an address of this host can be bound.
@@ -114,6 +119,7 @@ mod tests {
     fn a_documentation_address_is_not_local() {
         let local = "127.0.0.1:1".parse().expect("address");
         let peer = "192.0.2.1:1".parse().expect("address");
-        assert!(!FourTuple { local, peer }.is_local());
+        let tuple = FourTuple { local, peer };
+        assert!(!tuple.is_local() && !tuple.is_within_host());
     }
 }

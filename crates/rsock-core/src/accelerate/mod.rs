@@ -53,6 +53,7 @@ mod holders;
 mod iomap;
 mod kernel_look;
 pub(crate) mod kernel_only_waiter;
+mod kernel_spin;
 mod native_peer;
 mod offsets;
 mod path;
@@ -80,6 +81,7 @@ pub use epoll_watch::{EpollState, RemoteWatch, RingWatch, WatchId, on_path_found
 pub use halt::Halt;
 pub use handoff::{Claim, Need, await_leave};
 pub use kernel_look::note_kernel_call;
+pub use kernel_spin::{events_before_sleep, note_connection, recv_before_sleep};
 pub use native_peer::{NativeListener, NativeStream};
 pub use poll::{Changed, PollDescriptor, PolledSet, poll, poll_since};
 pub use state::Before;
@@ -183,10 +185,11 @@ impl AcceleratedStream {
     /// [expose](Self::expose) to this end. The wire knows 0 to 128, then multiples of 256 up to
     /// 32512: others are rounded down.
     #[must_use]
-    pub fn adopt_with(_fd: BorrowedFd<'_>, side: Option<Side>, iomap_slots: u16) -> Option<Self> {
+    pub fn adopt_with(fd: BorrowedFd<'_>, side: Option<Side>, iomap_slots: u16) -> Option<Self> {
         if !crate::config::environment::is_enabled() {
             return None;
         }
+        note_connection(fd);
         Some(Self {
             dirs: FamilyBox::new(Directions::new())?,
             search: Mutex::new(Search::new()),

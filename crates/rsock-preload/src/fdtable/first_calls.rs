@@ -7,10 +7,11 @@ use super::entry;
 use super::word::{ADOPTING, CANDIDATE, IN_KERNEL, Word};
 use crate::{errno, guard, next, tcp_only, threads};
 use libc::{c_int, c_void, off_t};
-use rsock_core::accelerate::{FallbackReason, is_nonblocking, note_kernel_call};
+use rsock_core::accelerate::{FallbackReason, is_nonblocking, note_kernel_call, recv_before_sleep};
 use rsock_core::interrupt::{self, Section};
 use rsock_verbs::raw;
 use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg, sendmsg,
 };
@@ -148,15 +149,34 @@ unsafe fn recv_alone(
     if !may_be_kernels(word) || !claim::replace(entry, word.0, claimed.0) {
         return None;
     }
-    // SAFETY: the kernel writes to the memory that the caller of the hook has given for that.
-    let n = unsafe { next::recv(fd, buf, len, 0) };
-    let Ok(n) = usize::try_from(n) else {
-        let error = errno::read();
-        claim::replace(entry, claimed.0, word.0);
-        return Some(Err(error));
-    };
-    claim::replace(entry, claimed.0, word.with_received(n).unwrap_or(word).0);
-    Some(Ok(n))
+    // SAFETY: the caller's promise.
+    let received = unsafe { recv_soon(fd, buf, len) }.unwrap_or_else(|| {
+        // SAFETY: the kernel writes to the memory that the caller of the hook has given for that.
+        let n = unsafe { next::recv(fd, buf, len, 0) };
+        usize::try_from(n).map_err(|_| errno::read())
+    });
+    let after = received.ok().and_then(|n| word.with_received(n)).unwrap_or(word);
+    claim::replace(entry, claimed.0, after.0);
+    Some(received)
+}
+
+/// Receives what comes within a moment, where it pays off to ask the kernel for that; `None` if
+/// nothing does, and the call has to wait.
+///
+/// # Safety
+/// As [`recv_bytes_first`].
+unsafe fn recv_soon(fd: c_int, buf: *mut c_void, len: usize) -> Option<Result<usize, c_int>> {
+    // SAFETY: not -1; the program's own, which no other thread closes.
+    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+    let soon = recv_before_sleep(socket, || {
+        let none = ptr::null_mut::<c_void>();
+        // SAFETY: the kernel writes to the memory that the caller of the hook has given for that.
+        let received = unsafe {
+            raw::syscall!(libc::SYS_recvfrom, fd, buf, len, libc::MSG_DONTWAIT, none, none)
+        };
+        received.map_err(|e| Errno::from_raw_os_error(errno::of(&e)))
+    });
+    soon.map(|received| received.map_err(Errno::raw_os_error))
 }
 
 /// As [`recv_bytes_first`], into `bufs`.

@@ -9,18 +9,28 @@ use super::{datagrams, entry, entry_or_map, find, note_made, pin};
 use crate::slot::{self, Direction, Socket};
 use crate::{log, quiet_set, vfork};
 use libc::c_int;
-use rsock_core::accelerate::{FallbackReason, NativeStream};
+use rsock_core::accelerate::{self, FallbackReason, NativeStream};
 use rustix::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
 /// A stream socket has connected.
 pub(crate) fn note_connected(fd: c_int) {
     note_candidate(fd, 0);
+    note_connection(fd);
 }
 
 /// A stream socket has begun to connect.
 pub(crate) fn note_connecting(fd: c_int) {
     note_candidate(fd, CONNECTING);
+    note_connection(fd);
+}
+
+/// Waits for short connections within this host are worth a moment's spin.
+fn note_connection(fd: c_int) {
+    if fd >= 0 {
+        // SAFETY: not -1; only asked about.
+        accelerate::note_connection(unsafe { BorrowedFd::borrow_raw(fd) });
+    }
 }
 
 fn note_candidate(fd: c_int, begun: u64) {
@@ -56,6 +66,7 @@ fn note_candidate(fd: c_int, begun: u64) {
 pub(crate) fn note_accepted(listener: c_int, fd: c_int) {
     note_made(fd);
     note_candidate(fd, ACCEPTED | protocol_of_listener(listener));
+    note_connection(fd);
     let inherited = entry(listener).map_or(FallbackReason::None, |e| {
         let word = Word(e.load(Ordering::Relaxed));
         if word.kind() == ADOPTED { FallbackReason::None } else { word.reason() }

@@ -11,7 +11,7 @@ use crate::fdtable::datagrams;
 use crate::slot::{Direction, Handle};
 use crate::{cancel, errno, event_set, fdtable, guard, next};
 use libc::{c_int, epoll_event, sigset_t, timespec};
-use rsock_core::accelerate::{self, NativeStream, PollDescriptor};
+use rsock_core::accelerate::{self, NativeStream, PollDescriptor, events_before_sleep};
 use rustix::event::PollFlags;
 use std::time::{Duration, Instant};
 
@@ -117,7 +117,10 @@ unsafe fn answer(
             return n;
         }
         let known = event_set::find(set).filter(|_| room_of(n).is_some() && !guard::is_in_core());
+        let may_wait = left != Some(Duration::ZERO) && mask.is_none();
+        let soon = known.filter(|_| may_wait).and_then(|_| soon(events, n, sleep));
         let taken = match known {
+            _ if soon.is_some() => soon,
             Some(known) => event_set::while_asleep(known, &by_kernel),
             None => Some(by_kernel()),
         };
@@ -127,6 +130,15 @@ unsafe fn answer(
         }
         left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     }
+}
+
+/// What the kernel has for a set within a moment, where it pays off to ask for that; `None` if
+/// there is nothing, and the call has to wait. `sleep` calls the kernel.
+fn soon(events: *mut epoll_event, n: c_int, sleep: &event_set::Sleep<'_>) -> Option<c_int> {
+    let room = room_of(n)?;
+    let now = || Some(sleep(events, room, Some(Duration::ZERO))).filter(|n| *n != 0);
+    let soon = events_before_sleep(now)?;
+    Some(soon.unwrap_or_else(|e| errno::fail_int(e.raw_os_error())))
 }
 
 /// The number of events that a call has room for; `None` for a number that the kernel refuses.

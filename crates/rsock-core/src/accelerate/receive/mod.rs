@@ -10,6 +10,7 @@ pub(super) use wait::{RingWait, Woken, sleep_for_more, sleep_with_bell};
 
 use crate::accelerate::ask::Subject;
 use crate::accelerate::kernel_only_waiter::KernelOnlyWaiter;
+use crate::accelerate::kernel_spin::recv_before_sleep;
 use crate::accelerate::path::Path;
 use crate::accelerate::state::{FLAG_BROKEN, FLAG_RESET, FLAG_RX_PLAIN, Receiving};
 use crate::accelerate::tcp_socket::{has_ended, kernel_recv, tcp_goes_on};
@@ -55,6 +56,21 @@ pub(super) fn receive_nothing(
     let mut byte = [0];
     let look = RecvFlags::PEEK | (flags & RecvFlags::DONTWAIT);
     receive(&mut [IoSliceMut::new(&mut byte)], look).map(|_| 0)
+}
+
+/// As `kernel_recv`, at the beginning of a connection, when both ends wait in turn.
+fn early_kernel_recv(
+    fd: BorrowedFd<'_>,
+    bufs: &mut [IoSliceMut<'_>],
+    flags: RecvFlags,
+) -> Result<usize, Errno> {
+    if !flags.intersects(RecvFlags::DONTWAIT | RecvFlags::WAITALL) {
+        let soon = || kernel_recv(fd, bufs, flags | RecvFlags::DONTWAIT);
+        if let Some(received) = recv_before_sleep(fd, soon) {
+            return received;
+        }
+    }
+    kernel_recv(fd, bufs, flags)
 }
 
 impl AcceleratedStream {
@@ -158,7 +174,7 @@ impl AcceleratedStream {
             rx.calls += 1;
             KernelOnlyWaiter::new(&self.dirs.shared.0.kernel_only_waiters, &*rx)
         };
-        let received = call.last(|fd| kernel_recv(fd, bufs, flags));
+        let received = call.last(|fd| early_kernel_recv(fd, bufs, flags));
         let n = match received.and_then(|n| Ok(n?)) {
             Ok(n) => n,
             Err(e) => return Some(Err(e)),
