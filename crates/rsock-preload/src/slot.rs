@@ -47,7 +47,6 @@ pub(crate) enum Direction {
 /// An adopted socket. PERF: every call asks several times which kind it is, so that the answer has
 /// a word of its own.
 #[repr(u32)]
-#[expect(clippy::large_enum_variant, reason = "boxed as a whole, and most are streams")]
 pub(crate) enum Socket {
     Accelerated(AcceleratedStream),
     Native(NativeStream),

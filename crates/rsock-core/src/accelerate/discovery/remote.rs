@@ -125,7 +125,7 @@ impl Search {
                     *self = next;
                     return Step::Pending;
                 }
-                Ok(Next::Found(path)) => return Step::Found(Box::new(Path::Rdma(*path))),
+                Ok(Next::Found(path)) => return Step::Found(Box::new(Path::Rdma(path))),
                 Err(reason) => return Step::Failed(reason),
             }
         }

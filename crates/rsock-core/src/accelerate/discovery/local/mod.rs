@@ -58,8 +58,8 @@ pub(in crate::accelerate) enum Search {
     Offered { peer: Peer, offer: Box<Offer>, pending: PendingOffer },
     /// The finder: it has sent the request and waits for the reply.
     Requested { peer: Peer, link: LinkId, preparing: Box<Preparing<Soft>> },
-    /// The search is for a peer on another host.
-    Remote(remote::Search),
+    /// The search is for a peer on another host. PERF: boxed, as all streams would have room for it.
+    Remote(Box<remote::Search>),
     /// The search is over, with or without a result.
     Over,
 }
@@ -154,7 +154,7 @@ impl Search {
             && remote::is_for_remote(candidate.tuple)
         {
             match remote::Search::begin(candidate) {
-                Ok(search) => *self = Self::Remote(search),
+                Ok(search) => *self = Self::Remote(Box::new(search)),
                 Err(reason) => return Step::Failed(reason),
             }
         }
