@@ -4,13 +4,14 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>
+#include <sys/epoll.h>
 #include <sys/syscall.h>
 
 static const int allowed[] = {
 	SYS_read, SYS_write, SYS_readv, SYS_writev, SYS_sendto, SYS_recvfrom, SYS_sendmsg, SYS_recvmsg, SYS_shutdown,
-	SYS_close, SYS_ppoll, SYS_pselect6, SYS_fcntl, SYS_exit_group, SYS_rt_sigreturn,
+	SYS_close, SYS_ppoll, SYS_pselect6, SYS_fcntl, SYS_exit_group, SYS_rt_sigreturn, SYS_accept, SYS_epoll_pwait,
 #ifdef SYS_poll
-	SYS_poll, SYS_select,
+	SYS_poll, SYS_select, SYS_epoll_wait,
 #endif
 };
 
@@ -100,7 +101,46 @@ static void restricted_server(int fd)
 	show_end(fd);
 }
 
+/* As many before the restriction as after it. */
+enum { SHORT_CONNECTIONS = 60 };
+
+static void short_client(int fd)
+{
+	char c = 'x';
+	for (int i = 0; i < 2 * SHORT_CONNECTIONS; i++) {
+		int connection = connect_to_server();
+		put(connection, &c, 1);
+		get(connection, &c, 1);
+		CHECK(close(connection) == 0);
+	}
+	hear(fd);
+	printf("asked\n");
+}
+
+static void short_server(int fd)
+{
+	int set = epoll_create1(0);
+	struct epoll_event event = {.events = EPOLLIN};
+	CHECK(set >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, listener, &event) == 0);
+	printf("serving\n");
+	fflush(stdout);
+	for (int i = 0; i < 2 * SHORT_CONNECTIONS; i++) {
+		char c;
+		if (i == SHORT_CONNECTIONS)
+			install(SECCOMP_RET_KILL_PROCESS, 0);
+		CHECK(epoll_wait(set, &event, 1, -1) == 1);
+		int connection = accept(listener, NULL, NULL);
+		CHECK(connection >= 0);
+		get(connection, &c, 1);
+		put(connection, &c, 1);
+		CHECK(close(connection) == 0);
+	}
+	tell(fd);
+	CHECK(close(fd) == 0);
+}
+
 static const struct part parts[] = {
+	{"short_connections", short_client, short_server},
 	{"kill", kill_client, restricted_server},
 	{"kill_by_syscall", kill_by_syscall_client, restricted_server},
 	{"refuse", refuse_client, restricted_server},

@@ -39,7 +39,7 @@ parts! {
     past: poll old_poll select epoll transfer descriptors connect aio aio_write
         ring_poll ring_epoll ring_late;
     allocator: exchange close;
-    sandbox: kill kill_by_syscall refuse;
+    sandbox: kill kill_by_syscall refuse short_connections;
     missing: write read handled killed flip;
     sets: control loops waits page_edge at_limit first_at_limit turns
         ends_of_first_watches added_meanwhile;

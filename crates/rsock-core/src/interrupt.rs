@@ -170,7 +170,8 @@ pub fn take_cancellation() -> bool {
     STATE.with(|s| s.is_cancelled.replace(false))
 }
 
-fn is_cancelled() -> bool {
+/// Whether this thread is being cancelled.
+pub(crate) fn is_cancelled() -> bool {
     STATE.with(|s| s.is_cancelled.get())
 }
 

@@ -16,8 +16,10 @@ use crate::sys;
 use rsock_verbs::per_thread::ZeroInThread;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// How long a thread asks at most, unless `RSOCK_SPIN_US` says otherwise. Nanoseconds.
 const LONGEST_NS: u64 = 40_000;
@@ -26,8 +28,12 @@ const CLOSE_NS: u64 = 300_000;
 /// Close waits before one that asks first; after each that has asked in vain, twice as many.
 const FIRST_TRY: u32 = 4;
 const LAST_TRY: u32 = 1024;
-/// So many times in vain in a row end a time in which all close waits ask first.
-const PATIENCE: u32 = 4;
+/// What one wait that has asked in vain costs, where one that has got an answer earns 1: of five
+/// that ask, four have to help.
+const IN_VAIN: u32 = 4;
+const MOST_CREDIT: u32 = 2 * IN_VAIN;
+/// A wait with a shorter limit does not ask.
+const SHORTEST_LIMIT: Duration = Duration::from_millis(1);
 /// Questions between two that offer the CPU to other threads.
 const BURST: u32 = 4;
 /// A `sched_yield` that takes so long has let another thread run. Nanoseconds.
@@ -63,14 +69,22 @@ impl Recent {
     }
 }
 
-/// Notes that this process has made or accepted the connection of `fd`.
+/// Notes that this process has made or accepted the connection of `fd`, if rsock is not switched
+/// off.
 pub fn note_connection(fd: BorrowedFd<'_>) {
-    RECENT.note(fd, sys::tick());
+    if environment::is_enabled() {
+        RECENT.note(fd, sys::tick());
+    }
+}
+
+rsock_verbs::per_thread! {
+    /// Of the calling thread. It waits for events between its receives.
+    OF_RECEIVES: KernelSpin, "kernel_spin_receives"
 }
 
 rsock_verbs::per_thread! {
     /// Of the calling thread.
-    STATE: KernelSpin, "kernel_spin"
+    OF_EVENTS: KernelSpin, "kernel_spin_events"
 }
 
 /// What a thread has learned of its waits.
@@ -81,8 +95,8 @@ struct KernelSpin {
     n_close: Cell<u32>,
     /// By how often the number of close waits before the next that asks has doubled.
     n_doublings: Cell<u32>,
-    /// How many may still ask in vain before they are tried rarely.
-    patience: Cell<u32>,
+    /// As long as this is not 0, all close waits ask first.
+    credit: Cell<u32>,
 }
 
 // SAFETY: numbers, of which zero is a value; no drop.
@@ -96,7 +110,7 @@ impl KernelSpin {
             self.n_close.set(0);
             return false;
         }
-        if self.patience.get() != 0 {
+        if self.credit.get() != 0 {
             return true;
         }
         let tries_after = (FIRST_TRY << self.n_doublings.get()).min(LAST_TRY);
@@ -107,26 +121,19 @@ impl KernelSpin {
     }
 
     fn learn(&self, has_helped: bool) {
+        let credit = self.credit.get();
         if has_helped {
-            self.patience.set(PATIENCE);
-            self.n_doublings.set(0);
+            self.credit.set((credit + 1).min(MOST_CREDIT));
+            if credit == MOST_CREDIT {
+                self.n_doublings.set(0);
+            }
             return;
         }
-        let patience = self.patience.get();
-        self.patience.set(patience.saturating_sub(1));
-        if patience <= 1 {
+        self.credit.set(credit.saturating_sub(IN_VAIN));
+        if credit <= IN_VAIN {
             self.n_doublings.set((self.n_doublings.get() + 1).min(LAST_TRY.ilog2()));
         }
     }
-}
-
-/// By which handlers a wait was interrupted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Interrupted {
-    /// All of them asked for `SA_RESTART`.
-    MayRestart,
-    /// Some of them did not.
-    MustEnd,
 }
 
 /// How asking without waiting ended.
@@ -140,35 +147,60 @@ enum Asked<R> {
     Nothing,
 }
 
+/// By which handlers a wait was interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Interrupted {
+    /// All of them asked for `SA_RESTART`.
+    MayRestart,
+    /// Some of them did not.
+    MustEnd,
+}
+
 /// Receives by `receive`, which does not wait, what comes to `fd` within a moment. `None` if the
-/// call should sleep, as it would have to without this.
-pub fn recv_before_sleep(
-    fd: BorrowedFd<'_>,
-    mut receive: impl FnMut() -> Result<usize, Errno>,
+/// call should sleep, as it would have to without this. `fd` looks the socket up for each system
+/// call: another thread may close its number meanwhile.
+pub fn recv_before_sleep<'a>(
+    fd: impl Fn() -> Result<BorrowedFd<'a>, Errno>,
+    mut receive: impl FnMut(BorrowedFd<'_>) -> Result<usize, Errno>,
 ) -> Option<Result<usize, Errno>> {
     let mut may_wait = false;
-    let asked = ask_before_sleep(|| {
-        let received = receive();
-        if received != Err(Errno::AGAIN) {
-            return Some(received);
-        }
-        may_wait = may_wait || !is_nonblocking(fd);
-        (!may_wait).then_some(received)
+    let asked = OF_RECEIVES.with(|spin| {
+        spin.ask_at(sys::nanos(), || {
+            let received = fd().and_then(&mut receive);
+            if received != Err(Errno::AGAIN) {
+                return Some(received);
+            }
+            may_wait = may_wait || fd().is_ok_and(|fd| !is_nonblocking(fd));
+            (!may_wait).then_some(received)
+        })
     });
+    // A call with a time limit is not restarted: see signal(7).
+    let has_limit = || {
+        let limit = |fd| sockopt::socket_timeout(fd, Timeout::Recv).ok().flatten();
+        fd().ok().and_then(limit).is_some()
+    };
     match asked {
         Asked::Answer(received) => Some(received),
-        Asked::Interrupted(Interrupted::MustEnd) => Some(Err(Errno::INTR)),
-        Asked::Interrupted(Interrupted::MayRestart) | Asked::Nothing => None,
+        Asked::Interrupted(by) if by == Interrupted::MustEnd || has_limit() => {
+            Some(Err(Errno::INTR))
+        }
+        Asked::Interrupted(_) | Asked::Nothing => None,
     }
 }
 
-/// Asks `ask`, which does not wait, for events that come within a moment. `None` if the call
-/// should sleep, as it would have to without this.
+/// Asks `ask`, which does not wait, for events that come within a moment, before a wait for `left`,
+/// or without a limit. `None` if the call should sleep, as it would have to without this.
 ///
 /// # Errors
 /// `EINTR` if a signal handler has run.
-pub fn events_before_sleep<R>(ask: impl FnMut() -> Option<R>) -> Option<Result<R, Errno>> {
-    match ask_before_sleep(ask) {
+pub fn events_before_sleep<R>(
+    left: Option<Duration>,
+    ask: impl FnMut() -> Option<R>,
+) -> Option<Result<R, Errno>> {
+    if left.is_some_and(|left| left < SHORTEST_LIMIT) {
+        return None;
+    }
+    match OF_EVENTS.with(|spin| spin.ask_at(sys::nanos(), ask)) {
         Asked::Answer(answer) => Some(Ok(answer)),
         // A wait for events is never restarted: see signal(7).
         Asked::Interrupted(_) => Some(Err(Errno::INTR)),
@@ -176,91 +208,89 @@ pub fn events_before_sleep<R>(ask: impl FnMut() -> Option<R>) -> Option<Result<R
     }
 }
 
-fn ask_before_sleep<R>(ask: impl FnMut() -> Option<R>) -> Asked<R> {
-    let longest = environment::spin_us().map_or(LONGEST_NS, |us| u64::from(us) * 1000);
-    if longest == 0 || !RECENT.has_local(sys::tick()) || interrupt::is_in_handler() {
-        return Asked::Nothing;
-    }
-    STATE.with(|state| state.ask(&CPU_CONTENTION, longest, sys::nanos(), ask))
-}
-
 impl KernelSpin {
-    /// Asks for up to `longest` nanoseconds, if a wait that begins at `now` should.
+    /// Asks within a wait that begins at `now`, if this thread should.
+    fn ask_at<R>(&self, now: u64, ask: impl FnMut() -> Option<R>) -> Asked<R> {
+        let chosen = environment::spin_us().map_or(LONGEST_NS, |us| u64::from(us) * 1000);
+        let may_ask = chosen != 0 && RECENT.has_local(sys::tick()) && !interrupt::is_in_handler();
+        if !may_ask || !self.is_due(now) || CPU_CONTENTION.is_present() {
+            return Asked::Nothing;
+        }
+        self.ask(&CPU_CONTENTION, now, chosen.min(LONGEST_NS), ask)
+    }
+
+    /// Asks for up to `longest` nanoseconds from `began` on.
     fn ask<R>(
         &self,
         contention: &CpuContention,
+        began: u64,
         longest: u64,
-        now: u64,
         mut ask: impl FnMut() -> Option<R>,
     ) -> Asked<R> {
-        if !self.is_due(now) || contention.is_present() {
+        let watch = Watch::begin();
+        if watch.has_fired() {
+            // The thread is being cancelled, which the system call that waits looks after.
             return Asked::Nothing;
         }
-        let watch = Watch::begin();
         // What is there already says nothing about waits.
         if let Some(answer) = ask() {
             return Asked::Answer(answer);
         }
-        let asked = loop {
-            if let Some(answer) = (0..BURST).find_map(|_| ask()) {
-                break Asked::Answer(answer);
-            }
-            if watch.has_fired() {
-                let must_end = watch.must_end();
-                let by = if must_end { Interrupted::MustEnd } else { Interrupted::MayRestart };
-                return Asked::Interrupted(by);
+        let mut is_last = false;
+        let answer = loop {
+            let answer = (0..BURST).find_map(|_| ask());
+            if is_last || answer.is_some() || watch.has_fired() {
+                break answer;
             }
             let offered = sys::nanos();
             rustix::thread::sched_yield();
-            let after = sys::nanos();
-            let away = after.wrapping_sub(offered);
+            let now = sys::nanos();
+            let away = now.wrapping_sub(offered);
             if u128::from(away) >= TIME_SLICE.as_nanos() {
                 contention.report();
             }
-            if away >= SWITCHES_NS {
-                // Another thread wants this CPU: it may be the peer, which has answered then.
-                break ask().map_or(Asked::Nothing, Asked::Answer);
-            }
-            if after.wrapping_sub(now) >= longest {
-                break Asked::Nothing;
-            }
+            // Another thread that wants this CPU may be the peer, which has answered then.
+            is_last = away >= SWITCHES_NS || now.wrapping_sub(began) >= longest;
         };
-        self.learn(matches!(asked, Asked::Answer(_)));
-        asked
+        if let Some(answer) = answer {
+            self.learn(true);
+            return Asked::Answer(answer);
+        }
+        if interrupt::is_cancelled() || !watch.has_fired() {
+            self.learn(false);
+            return Asked::Nothing;
+        }
+        let must_end = watch.must_end();
+        Asked::Interrupted(if must_end { Interrupted::MustEnd } else { Interrupted::MayRestart })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::accelerate::tcp_socket::kernel_recv;
+    use rustix::net::RecvFlags;
+    use std::io::IoSliceMut;
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsFd;
-
-    fn new() -> KernelSpin {
-        let zero = || Cell::new(0);
-        KernelSpin {
-            began_ns: Cell::new(0),
-            n_close: zero(),
-            n_doublings: zero(),
-            patience: zero(),
-        }
-    }
-
-    /// One whose next wait at [`NOW`] is due.
-    fn due() -> KernelSpin {
-        KernelSpin { began_ns: Cell::new(NOW), patience: Cell::new(PATIENCE), ..new() }
-    }
+    use std::os::unix::net::UnixStream;
 
     const NOW: u64 = 1 << 40;
 
-    /// A wait that begins now, of a moment that is over at once.
+    fn with_credit(credit: u32) -> KernelSpin {
+        let zero = || Cell::new(0);
+        let credit = Cell::new(credit);
+        KernelSpin { began_ns: Cell::new(NOW), n_close: zero(), n_doublings: zero(), credit }
+    }
+
+    /// A wait that asks for a moment which is over at once.
     fn ask<R>(spin: &KernelSpin, ask: impl FnMut() -> Option<R>) -> Asked<R> {
-        spin.ask(&CpuContention::new(), 0, NOW, ask)
+        spin.ask(&CpuContention::new(), sys::nanos(), 0, ask)
     }
 
     #[test]
     fn close_waits_ask_now_and_then_and_each_time_while_that_helps() {
-        let (spin, mut now) = (new(), NOW);
+        let (spin, mut now) = (with_credit(0), NOW);
         let mut waits_until_due = |spin: &KernelSpin, apart: u64| {
             (1..=4 * FIRST_TRY).find(|_| {
                 now += apart;
@@ -271,8 +301,11 @@ mod tests {
         assert_eq!(waits_until_due(&spin, CLOSE_NS), Some(FIRST_TRY));
         spin.learn(false);
         assert_eq!(waits_until_due(&spin, CLOSE_NS), Some(2 * FIRST_TRY));
-        spin.learn(true);
-        for _ in 0..PATIENCE {
+        for _ in 0..=MOST_CREDIT {
+            spin.learn(true);
+            assert_eq!(waits_until_due(&spin, CLOSE_NS), Some(1));
+        }
+        for _ in 0..MOST_CREDIT / IN_VAIN {
             assert_eq!(waits_until_due(&spin, CLOSE_NS), Some(1));
             spin.learn(false);
         }
@@ -286,41 +319,72 @@ mod tests {
 
     #[test]
     fn an_answer_within_the_moment_is_returned_and_counts() {
-        let spin = KernelSpin { patience: Cell::new(1), ..due() };
-        let mut n = 0;
+        let (spin, mut n) = (with_credit(1), 0);
         let second = || {
             n += 1;
             (n == 2).then_some(n)
         };
         assert!(matches!(ask(&spin, second), Asked::Answer(2)));
-        assert_eq!(spin.patience.get(), PATIENCE);
+        assert_eq!(spin.credit.get(), 2);
     }
 
     #[test]
-    fn what_is_there_at_once_does_not_count_and_nothing_is_learned() {
-        let spin = KernelSpin { patience: Cell::new(1), ..due() };
+    fn what_is_there_at_once_does_not_count_and_nothing_does() {
+        let spin = with_credit(1);
         assert!(matches!(ask(&spin, || Some(1)), Asked::Answer(1)));
-        assert_eq!(spin.patience.get(), 1);
+        assert_eq!(spin.credit.get(), 1);
         assert!(matches!(ask(&spin, || None::<u8>), Asked::Nothing));
-        assert_eq!(spin.patience.get(), 0);
-    }
-
-    #[test]
-    fn a_wait_on_a_contended_machine_does_not_ask() {
-        let contention = CpuContention::new();
-        contention.report();
-        let asked = due().ask(&contention, u64::MAX, NOW, || Some(1));
-        // The pause may be over by now.
-        assert!(matches!(asked, Asked::Nothing) || !contention.is_present());
+        assert_eq!(spin.credit.get(), 0);
     }
 
     #[test]
     fn a_handler_that_runs_meanwhile_ends_the_moment() {
-        let asked = ask(&due(), || {
-            interrupt::note_handler(false);
+        // The last question comes after the CPU was offered, when handlers run.
+        for at in [1, 1 + BURST, 1 + 2 * BURST] {
+            let mut n = 0;
+            let asked = ask(&with_credit(1), || {
+                n += 1;
+                if n == at {
+                    interrupt::note_handler(false);
+                }
+                None::<u8>
+            });
+            assert!(matches!(asked, Asked::Interrupted(Interrupted::MustEnd)), "{at}");
+        }
+    }
+
+    #[test]
+    fn a_thread_that_is_being_cancelled_goes_on_to_the_call_that_waits() {
+        interrupt::note_cancellation();
+        assert!(matches!(ask(&with_credit(1), || Some(1)), Asked::Nothing));
+        assert!(interrupt::take_cancellation());
+        let asked = ask(&with_credit(1), || {
+            interrupt::note_cancellation();
             None::<u8>
         });
-        assert!(matches!(asked, Asked::Interrupted(Interrupted::MustEnd)));
+        assert!(matches!(asked, Asked::Nothing));
+        assert!(interrupt::take_cancellation());
+    }
+
+    #[test]
+    fn a_socket_that_does_not_block_is_answered_at_once() {
+        let (socket, _peer) = UnixStream::pair().expect("pair");
+        socket.set_nonblocking(true).expect("set");
+        RECENT.local_at.store(sys::tick().max(1), Ordering::Relaxed);
+        OF_RECEIVES.with(|spin| {
+            spin.credit.set(1);
+            spin.began_ns.set(sys::nanos());
+        });
+        let mut n = 0;
+        let received = recv_before_sleep(
+            || Ok(socket.as_fd()),
+            |fd| {
+                n += 1;
+                kernel_recv(fd, &mut [IoSliceMut::new(&mut [0])], RecvFlags::DONTWAIT)
+            },
+        );
+        // Nothing was asked if this thread was delayed for longer than waits are close.
+        assert!(matches!((n, received), (1, Some(Err(Errno::AGAIN))) | (0, None)), "{n}");
     }
 
     #[test]

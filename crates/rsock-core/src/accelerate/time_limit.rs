@@ -32,6 +32,13 @@ impl TimeLimit {
         self.deadline.is_some()
     }
 
+    /// The call begins again: only calls without a limit do.
+    pub(super) fn restart(&mut self) {
+        if self.deadline == Some(None) {
+            self.deadline = None;
+        }
+    }
+
     /// How long the call may still wait; `None` is without limit.
     ///
     /// # Errors

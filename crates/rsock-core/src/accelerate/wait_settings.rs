@@ -178,6 +178,7 @@ impl Questions {
     /// A signal handler has run, and the call goes on as if it began now.
     pub(super) fn note_restart(&mut self) {
         self.state = State::New;
+        self.limit.restart();
     }
 }
 

@@ -167,8 +167,9 @@ unsafe fn recv_alone(
 /// As [`recv_bytes_first`].
 unsafe fn recv_soon(fd: c_int, buf: *mut c_void, len: usize) -> Option<Result<usize, c_int>> {
     // SAFETY: not -1; the program's own, which no other thread closes.
-    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
-    let soon = recv_before_sleep(socket, || {
+    let socket = || Ok(unsafe { BorrowedFd::borrow_raw(fd) });
+    let soon = recv_before_sleep(socket, |_| {
+        note_kernel_call();
         let none = ptr::null_mut::<c_void>();
         // SAFETY: the kernel writes to the memory that the caller of the hook has given for that.
         let received = unsafe {

@@ -7,7 +7,7 @@ use super::word::{
 };
 use super::{datagrams, entry, entry_or_map, find, note_made, pin};
 use crate::slot::{self, Direction, Socket};
-use crate::{log, quiet_set, vfork};
+use crate::{log, quiet_set, tcp_only, vfork};
 use libc::c_int;
 use rsock_core::accelerate::{self, FallbackReason, NativeStream};
 use rustix::fd::BorrowedFd;
@@ -27,7 +27,7 @@ pub(crate) fn note_connecting(fd: c_int) {
 
 /// Waits for short connections within this host are worth a moment's spin.
 fn note_connection(fd: c_int) {
-    if fd >= 0 {
+    if fd >= 0 && !tcp_only::is_on() {
         // SAFETY: not -1; only asked about.
         accelerate::note_connection(unsafe { BorrowedFd::borrow_raw(fd) });
     }

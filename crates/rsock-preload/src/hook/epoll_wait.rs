@@ -9,7 +9,7 @@
 use super::poll::duration;
 use crate::fdtable::datagrams;
 use crate::slot::{Direction, Handle};
-use crate::{cancel, errno, event_set, fdtable, guard, next};
+use crate::{cancel, errno, event_set, fdtable, guard, next, tcp_only};
 use libc::{c_int, epoll_event, sigset_t, timespec};
 use rsock_core::accelerate::{self, NativeStream, PollDescriptor, events_before_sleep};
 use rustix::event::PollFlags;
@@ -117,8 +117,8 @@ unsafe fn answer(
             return n;
         }
         let known = event_set::find(set).filter(|_| room_of(n).is_some() && !guard::is_in_core());
-        let may_wait = left != Some(Duration::ZERO) && mask.is_none();
-        let soon = known.filter(|_| may_wait).and_then(|_| soon(events, n, sleep));
+        let may_ask = mask.is_none() && !tcp_only::is_on();
+        let soon = known.filter(|_| may_ask).and_then(|_| soon(events, n, left, sleep));
         let taken = match known {
             _ if soon.is_some() => soon,
             Some(known) => event_set::while_asleep(known, &by_kernel),
@@ -133,11 +133,16 @@ unsafe fn answer(
 }
 
 /// What the kernel has for a set within a moment, where it pays off to ask for that; `None` if
-/// there is nothing, and the call has to wait. `sleep` calls the kernel.
-fn soon(events: *mut epoll_event, n: c_int, sleep: &event_set::Sleep<'_>) -> Option<c_int> {
+/// there is nothing, and the call has to wait, for `left` if that is some. `sleep` calls the kernel.
+fn soon(
+    events: *mut epoll_event,
+    n: c_int,
+    left: Option<Duration>,
+    sleep: &event_set::Sleep<'_>,
+) -> Option<c_int> {
     let room = room_of(n)?;
     let now = || Some(sleep(events, room, Some(Duration::ZERO))).filter(|n| *n != 0);
-    let soon = events_before_sleep(now)?;
+    let soon = events_before_sleep(left, now)?;
     Some(soon.unwrap_or_else(|e| errno::fail_int(e.raw_os_error())))
 }
 

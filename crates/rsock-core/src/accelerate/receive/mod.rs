@@ -58,21 +58,6 @@ pub(super) fn receive_nothing(
     receive(&mut [IoSliceMut::new(&mut byte)], look).map(|_| 0)
 }
 
-/// As `kernel_recv`, at the beginning of a connection, when both ends wait in turn.
-fn early_kernel_recv(
-    fd: BorrowedFd<'_>,
-    bufs: &mut [IoSliceMut<'_>],
-    flags: RecvFlags,
-) -> Result<usize, Errno> {
-    if !flags.intersects(RecvFlags::DONTWAIT | RecvFlags::WAITALL) {
-        let soon = || kernel_recv(fd, bufs, flags | RecvFlags::DONTWAIT);
-        if let Some(received) = recv_before_sleep(fd, soon) {
-            return received;
-        }
-    }
-    kernel_recv(fd, bufs, flags)
-}
-
 impl AcceleratedStream {
     /// As `recvmsg(2)` without control data; `MSG_PEEK`, `MSG_WAITALL`, `MSG_DONTWAIT` and
     /// `MSG_TRUNC` as on TCP.
@@ -174,8 +159,11 @@ impl AcceleratedStream {
             rx.calls += 1;
             KernelOnlyWaiter::new(&self.dirs.shared.0.kernel_only_waiters, &*rx)
         };
-        let received = call.last(|fd| early_kernel_recv(fd, bufs, flags));
-        let n = match received.and_then(|n| Ok(n?)) {
+        let received = Self::recv_soon(call, bufs, flags).map_or_else(
+            || call.last(|fd| kernel_recv(fd, bufs, flags)).and_then(|n| Ok(n?)),
+            |soon| Ok(soon?),
+        );
+        let n = match received {
             Ok(n) => n,
             Err(e) => return Some(Err(e)),
         };
@@ -184,6 +172,19 @@ impl AcceleratedStream {
             let _ = self.dirs.rx.0.lock().switch.took_tcp(n as u64);
         }
         Some(Ok(n))
+    }
+
+    /// Receives what comes to the kernel within a moment. `None` if the call has to wait.
+    fn recv_soon(
+        call: &Call<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> Option<Result<usize, Errno>> {
+        if flags.intersects(RecvFlags::DONTWAIT | RecvFlags::WAITALL) {
+            return None;
+        }
+        let fd = || call.fd().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::BADF));
+        recv_before_sleep(fd, |fd| kernel_recv(fd, bufs, flags | RecvFlags::DONTWAIT))
     }
 
     /// As [`Receives::try_recv`], by what the switch answers.

@@ -110,6 +110,7 @@ impl Waits {
         if slept.is_err() || self.watch.has_fired() {
             // If the call goes on, it does as if it began now.
             self.may_wait = None;
+            self.limit.restart();
         }
         self.watch.after_sleep(slept, Restart::of(sent == 0 && left.is_none()))
     }
