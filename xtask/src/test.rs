@@ -58,36 +58,23 @@ pub(crate) fn run(options: &Options) -> Done {
         run.large_programs();
     }
     let device_tests = device_tests()?;
+    let mut lab = Run { prefix: "lab: ", ..Run::default() };
     let has_lab = !run.failures.iter().any(|failure| failure == LAB);
-    let labs: &[&[InGuests]] = if has_lab { &LABS } else { &[] };
-    let in_labs = thread::scope(|scope| {
-        // Guests leave much of the CPUs' time to others: above all two, whose tests wait for time
-        // limits of the wire.
-        let tests = &device_tests;
-        let labs = labs.iter().map(|lab| scope.spawn(|| in_lab(lab, tests)));
-        let labs: Vec<_> = labs.collect();
+    thread::scope(|scope| {
+        // A guest leaves much of the CPUs' time to others.
+        let in_lab = has_lab.then(|| scope.spawn(|| lab.lab(&device_tests)));
         run.torture();
         let modelled = run.loom();
         run.step("benchmarks", cargo("bench").args(BENCHES).args(["--", "--test"]));
-        let in_labs: Done<Vec<Run>> = labs.into_iter().map(joined).collect();
-        modelled.and(in_labs)
+        modelled.and(in_lab.map_or(Ok(()), joined))
     })?;
-    in_labs.into_iter().for_each(|lab| run.add(lab));
+    run.add(lab);
     run.end()
 }
 
 /// What a thread returns.
 fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|cause| resume_unwind(cause))
-}
-
-/// Runs `lab`, one after another; says what has happened.
-fn in_lab(lab: &[InGuests], programs: &[(String, PathBuf)]) -> Done<Run> {
-    let mut run = Run { prefix: "lab: ", ..Run::default() };
-    for tests in lab {
-        run.in_guests(tests, programs)?;
-    }
-    Ok(run)
 }
 
 /// Fetches what tests run; names what could not be fetched, or is missing.
@@ -114,30 +101,6 @@ const LAB: &str = "the lab";
 
 /// All benchmarks, and nothing that is none.
 const BENCHES: [&str; 3] = ["--workspace", "--bench", "*"];
-
-/// Tests that run in guests.
-struct InGuests {
-    what: &'static str,
-    /// What the names of their programs begin with.
-    name: &'static str,
-    n_guests: &'static str,
-    /// How many run at the same time.
-    n_threads: &'static str,
-}
-
-/// The tests in one guest, and beside them those in two.
-const LABS: [&[InGuests]; 2] = [
-    &[InGuests { what: "tests in the lab", name: "rdma", n_guests: "1", n_threads: "2" }],
-    &[
-        InGuests { what: "tests in two guests", name: "hosts", n_guests: "2", n_threads: "1" },
-        InGuests {
-            what: "tests that switch a guest off",
-            name: "power",
-            n_guests: "2",
-            n_threads: "1",
-        },
-    ],
-];
 
 /// Tests that need an RDMA device, by convention called `rdma` and something, or two hosts with one
 /// each, called `hosts`, or `power` where one of them is switched off; they run only where they are
@@ -223,26 +186,31 @@ impl Run {
         }
     }
 
-    /// Runs those of `programs` that `tests` names.
-    fn in_guests(&mut self, tests: &InGuests, programs: &[(String, PathBuf)]) -> Done {
-        let &InGuests { what, name, n_guests, n_threads } = tests;
-        let programs = programs.iter().filter(|(test, _)| test.starts_with(name));
-        let programs: Vec<&PathBuf> = programs.map(|(_, program)| program).collect();
-        let xtask = env::current_exe().map_err(|e| Failure::io("this program", &e))?;
-        let before = self.counts.passed;
-        self.tests(what, "", |failed, tests| {
-            let mut command = Command::new(&xtask);
-            command.args(["lab", "--limit", LAB_LIMIT, "--guests", n_guests]);
-            command.arg(steps::root().join("lab/scripts/tests.sh"));
-            match failed {
-                None => command.args(&programs),
-                Some(failed) => command.arg(&failed.path).env("LAB_TESTS", tests.join(" ")),
-            };
-            command.env("LAB_THREADS", n_threads);
-            command
-        });
-        if self.counts.passed == before {
-            self.failed(what, "none passed");
+    /// Tests that need an RDMA device, in a guest that has one, and those that need two hosts.
+    fn lab(&mut self, programs: &[(String, PathBuf)]) -> Done {
+        for (what, name, guests, threads) in [
+            ("tests in the lab", "rdma", "1", "2"),
+            ("tests in two guests", "hosts", "2", "1"),
+            ("tests that switch a guest off", "power", "2", "1"),
+        ] {
+            let programs = programs.iter().filter(|(test, _)| test.starts_with(name));
+            let programs: Vec<&PathBuf> = programs.map(|(_, program)| program).collect();
+            let xtask = env::current_exe().map_err(|e| Failure::io("this program", &e))?;
+            let before = self.counts.passed;
+            self.tests(what, "", |failed, tests| {
+                let mut command = Command::new(&xtask);
+                command.args(["lab", "--limit", LAB_LIMIT, "--guests", guests]);
+                command.arg(steps::root().join("lab/scripts/tests.sh"));
+                match failed {
+                    None => command.args(&programs),
+                    Some(failed) => command.arg(&failed.path).env("LAB_TESTS", tests.join(" ")),
+                };
+                command.env("LAB_THREADS", threads);
+                command
+            });
+            if self.counts.passed == before {
+                self.failed(what, "none passed");
+            }
         }
         Ok(())
     }
@@ -378,7 +346,7 @@ fn loom_packages() -> Done<BTreeSet<String>> {
     Ok(found)
 }
 
-/// Seconds for all tests in the lab: they take 14 minutes on two CPUs.
+/// Seconds for all tests in the lab: they take nine minutes on two CPUs.
 const LAB_LIMIT: &str = "1800";
 
 /// Cargo.toml says what it is.
