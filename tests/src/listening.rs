@@ -3,7 +3,7 @@
 use crate::Running;
 use std::ffi::OsString;
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, UdpSocket};
 use std::process::Command;
 use std::thread;
@@ -32,7 +32,11 @@ pub fn free_port(ip: IpAddr) -> u16 {
 pub fn await_listening(server: &mut Running, mut is_listening: impl FnMut() -> bool) {
     while !is_listening() {
         if let Some(status) = server.try_wait().expect("its state") {
-            panic!("the server ended before it listened: {status}");
+            let mut said = String::new();
+            if let Some(mut errors) = server.stderr.take() {
+                let _ = errors.read_to_string(&mut said);
+            }
+            panic!("the server ended before it listened: {status}: {said}");
         }
         thread::yield_now();
     }
