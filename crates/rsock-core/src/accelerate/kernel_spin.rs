@@ -21,7 +21,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// How long a thread asks at most, unless `RSOCK_SPIN_US` says otherwise. Nanoseconds.
+/// How long a thread asks at most, unless `RSOCK_SPIN_US` is less. Nanoseconds.
 const LONGEST_NS: u64 = 40_000;
 /// Waits are close if no more than this lies between the beginnings of two. Nanoseconds.
 const CLOSE_NS: u64 = 300_000;
