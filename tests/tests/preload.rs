@@ -35,7 +35,8 @@ parts! {
     polled: many selected here forked handlers limits;
     moves: first_byte mid_write both_directions blocked_recv unread half_close;
     signals: interrupt interrupt_poll restart restart_timeout restart_timeout_send longjmp
-        longjmp_write storm writing_handler actions fault fork cancel cancel_exchange sigio sigio_early;
+        longjmp_write storm writing_handler actions fault fork cancel cancel_exchange sigio
+        sigio_early;
     past: poll old_poll select epoll transfer descriptors connect aio aio_write
         ring_poll ring_epoll ring_late;
     allocator: exchange close;

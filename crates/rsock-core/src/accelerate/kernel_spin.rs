@@ -7,13 +7,14 @@
 //! first, in a process that has made a connection within its host a moment ago, and only as long
 //! as that pays off.
 
+#![forbid(unsafe_code)]
+
 use crate::accelerate::four_tuple::FourTuple;
 use crate::accelerate::tcp_socket::is_nonblocking;
 use crate::config::environment;
 use crate::engine::cpu_contention::{CPU_CONTENTION, CpuContention, TIME_SLICE};
 use crate::interrupt::{self, Watch};
 use crate::sys;
-use rsock_verbs::per_thread::ZeroInThread;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
@@ -77,14 +78,10 @@ pub fn note_connection(fd: BorrowedFd<'_>) {
     }
 }
 
-rsock_verbs::per_thread! {
-    /// Of the calling thread. It waits for events between its receives.
-    OF_RECEIVES: KernelSpin, "kernel_spin_receives"
-}
-
-rsock_verbs::per_thread! {
-    /// Of the calling thread.
-    OF_EVENTS: KernelSpin, "kernel_spin_events"
+thread_local! {
+    /// What the thread has learned of receives, between which it may wait for events.
+    static OF_RECEIVES: KernelSpin = const { KernelSpin::new() };
+    static OF_EVENTS: KernelSpin = const { KernelSpin::new() };
 }
 
 /// What a thread has learned of its waits.
@@ -99,10 +96,16 @@ struct KernelSpin {
     credit: Cell<u32>,
 }
 
-// SAFETY: numbers, of which zero is a value; no drop.
-unsafe impl ZeroInThread for KernelSpin {}
-
 impl KernelSpin {
+    const fn new() -> Self {
+        Self {
+            began_ns: Cell::new(0),
+            n_close: Cell::new(0),
+            n_doublings: Cell::new(0),
+            credit: Cell::new(0),
+        }
+    }
+
     /// Notes a wait that begins at `now`. Whether it should ask first.
     fn is_due(&self, now: u64) -> bool {
         let is_close = now.wrapping_sub(self.began_ns.replace(now)) <= CLOSE_NS;
@@ -278,9 +281,8 @@ mod tests {
     const NOW: u64 = 1 << 40;
 
     fn with_credit(credit: u32) -> KernelSpin {
-        let zero = || Cell::new(0);
         let credit = Cell::new(credit);
-        KernelSpin { began_ns: Cell::new(NOW), n_close: zero(), n_doublings: zero(), credit }
+        KernelSpin { began_ns: Cell::new(NOW), credit, ..KernelSpin::new() }
     }
 
     /// A wait that asks for a moment which is over at once.

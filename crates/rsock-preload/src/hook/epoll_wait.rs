@@ -133,7 +133,8 @@ unsafe fn answer(
 }
 
 /// What the kernel has for a set within a moment, where it pays off to ask for that; `None` if
-/// there is nothing, and the call has to wait, for `left` if that is some. `sleep` calls the kernel.
+/// there is nothing, and the call has to wait, for `left` if that is some. `sleep` calls the
+/// kernel.
 fn soon(
     events: *mut epoll_event,
     n: c_int,

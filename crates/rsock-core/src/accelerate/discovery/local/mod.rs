@@ -58,7 +58,8 @@ pub(in crate::accelerate) enum Search {
     Offered { peer: Peer, offer: Box<Offer>, pending: PendingOffer },
     /// The finder: it has sent the request and waits for the reply.
     Requested { peer: Peer, link: LinkId, preparing: Box<Preparing<Soft>> },
-    /// The search is for a peer on another host. PERF: boxed, as all streams would have room for it.
+    /// The search is for a peer on another host. PERF: boxed, as all streams would have room for
+    /// it.
     Remote(Box<remote::Search>),
     /// The search is over, with or without a result.
     Over,
