@@ -763,14 +763,9 @@ static void stdio_full_server(int fd)
 /* The peer does nothing while the stream goes over to libc, and then writes. */
 static void idle_client(int fd)
 {
-	sigset_t set;
-	int signal_;
-	pid_t self = getpid();
-	CHECK(sigemptyset(&set) == 0 && sigaddset(&set, SIGUSR1) == 0);
-	CHECK(sigprocmask(SIG_BLOCK, &set, NULL) == 0);
-	put(fd, &self, sizeof(self));
+	introduce(fd);
 	for (int i = 0; i < 3; i++) {
-		CHECK(sigwait(&set, &signal_) == 0);
+		await_signal();
 		put_stream(fd, LATER, 2);
 		get_stream(fd, LATER, 3);
 	}

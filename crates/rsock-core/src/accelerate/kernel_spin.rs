@@ -12,8 +12,9 @@
 use crate::accelerate::four_tuple::FourTuple;
 use crate::accelerate::tcp_socket::is_nonblocking;
 use crate::config::environment;
-use crate::engine::cpu_contention::{CPU_CONTENTION, CpuContention, TIME_SLICE};
-use crate::interrupt::{self, Watch};
+use crate::engine::cpu_contention::{CPU_CONTENTION, CpuContention};
+use crate::engine::{SWITCHES, longest_spin, offer_cpu};
+use crate::interrupt::{self, Restart, Watch};
 use crate::sys;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
@@ -22,8 +23,8 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// How long a thread asks at most, unless `RSOCK_SPIN_US` is less. Nanoseconds.
-const LONGEST_NS: u64 = 40_000;
+/// How long a thread asks at most, unless `RSOCK_SPIN_US` is less.
+const LONGEST: Duration = Duration::from_micros(40);
 /// Waits are close if no more than this lies between the beginnings of two. Nanoseconds.
 const CLOSE_NS: u64 = 300_000;
 /// Close waits before one that asks first; after each that has asked in vain, twice as many.
@@ -37,8 +38,6 @@ const MOST_CREDIT: u32 = 2 * IN_VAIN;
 const SHORTEST_LIMIT: Duration = Duration::from_millis(1);
 /// Questions between two that offer the CPU to other threads.
 const BURST: u32 = 4;
-/// A `sched_yield` that takes so long has let another thread run. Nanoseconds.
-const SWITCHES_NS: u64 = 3_000;
 /// For how long after a connection within this host waits ask first. Milliseconds.
 const LOCAL_FOR: u32 = 100;
 
@@ -144,19 +143,10 @@ impl KernelSpin {
 enum Asked<R> {
     /// With an answer.
     Answer(R),
-    /// Signal handlers have run meanwhile.
-    Interrupted(Interrupted),
+    /// Signal handlers have run meanwhile, which this has watched.
+    Interrupted(Watch),
     /// Without an answer: the caller should sleep.
     Nothing,
-}
-
-/// By which handlers a wait was interrupted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Interrupted {
-    /// All of them asked for `SA_RESTART`.
-    MayRestart,
-    /// Some of them did not.
-    MustEnd,
 }
 
 /// Receives by `receive`, which does not wait, what comes to `fd` within a moment. `None` if the
@@ -177,17 +167,15 @@ pub fn recv_before_sleep<'a>(
             (!may_wait).then_some(received)
         })
     });
-    // A call with a time limit is not restarted: see signal(7).
-    let has_limit = || {
-        let limit = |fd| sockopt::socket_timeout(fd, Timeout::Recv).ok().flatten();
-        fd().ok().and_then(limit).is_some()
-    };
     match asked {
         Asked::Answer(received) => Some(received),
-        Asked::Interrupted(by) if by == Interrupted::MustEnd || has_limit() => {
-            Some(Err(Errno::INTR))
+        Asked::Interrupted(mut watch) => {
+            let limit = |fd| sockopt::socket_timeout(fd, Timeout::Recv).ok().flatten();
+            let restart = Restart::of(fd().ok().and_then(limit).is_none());
+            let ended = watch.after_sleep(Err(Errno::INTR.into()), restart).is_err();
+            ended.then_some(Err(Errno::INTR))
         }
-        Asked::Interrupted(_) | Asked::Nothing => None,
+        Asked::Nothing => None,
     }
 }
 
@@ -214,20 +202,21 @@ pub fn events_before_sleep<R>(
 impl KernelSpin {
     /// Asks within a wait that begins at `now`, if this thread should.
     fn ask_at<R>(&self, now: u64, ask: impl FnMut() -> Option<R>) -> Asked<R> {
-        let chosen = environment::spin_us().map_or(LONGEST_NS, |us| u64::from(us) * 1000);
-        let may_ask = chosen != 0 && RECENT.has_local(sys::tick()) && !interrupt::is_in_handler();
+        let longest = longest_spin(LONGEST).min(LONGEST);
+        let has_local = RECENT.has_local(sys::tick());
+        let may_ask = !longest.is_zero() && has_local && !interrupt::is_in_handler();
         if !may_ask || !self.is_due(now) || CPU_CONTENTION.is_present() {
             return Asked::Nothing;
         }
-        self.ask(&CPU_CONTENTION, now, chosen.min(LONGEST_NS), ask)
+        self.ask(&CPU_CONTENTION, now, longest, ask)
     }
 
-    /// Asks for up to `longest` nanoseconds from `began` on.
+    /// Asks for up to `longest` from `began` on.
     fn ask<R>(
         &self,
         contention: &CpuContention,
         began: u64,
-        longest: u64,
+        longest: Duration,
         mut ask: impl FnMut() -> Option<R>,
     ) -> Asked<R> {
         let watch = Watch::begin();
@@ -245,15 +234,10 @@ impl KernelSpin {
             if is_last || answer.is_some() || watch.has_fired() {
                 break answer;
             }
-            let offered = sys::nanos();
-            rustix::thread::sched_yield();
-            let now = sys::nanos();
-            let away = now.wrapping_sub(offered);
-            if u128::from(away) >= TIME_SLICE.as_nanos() {
-                contention.report();
-            }
             // Another thread that wants this CPU may be the peer, which has answered then.
-            is_last = away >= SWITCHES_NS || now.wrapping_sub(began) >= longest;
+            let is_wanted = offer_cpu(Some(contention)) >= SWITCHES;
+            let elapsed = Duration::from_nanos(sys::nanos().wrapping_sub(began));
+            is_last = is_wanted || elapsed >= longest;
         };
         if let Some(answer) = answer {
             self.learn(true);
@@ -263,8 +247,7 @@ impl KernelSpin {
             self.learn(false);
             return Asked::Nothing;
         }
-        let must_end = watch.must_end();
-        Asked::Interrupted(if must_end { Interrupted::MustEnd } else { Interrupted::MayRestart })
+        Asked::Interrupted(watch)
     }
 }
 
@@ -287,7 +270,7 @@ mod tests {
 
     /// A wait that asks for a moment which is over at once.
     fn ask<R>(spin: &KernelSpin, ask: impl FnMut() -> Option<R>) -> Asked<R> {
-        spin.ask(&CpuContention::new(), sys::nanos(), 0, ask)
+        spin.ask(&CpuContention::new(), sys::nanos(), Duration::ZERO, ask)
     }
 
     #[test]
@@ -351,7 +334,7 @@ mod tests {
                 }
                 None::<u8>
             });
-            assert!(matches!(asked, Asked::Interrupted(Interrupted::MustEnd)), "{at}");
+            assert!(matches!(asked, Asked::Interrupted(watch) if watch.must_end()), "{at}");
         }
     }
 

@@ -45,6 +45,7 @@ pub use wait::{
     Interest, ThreadBell, Wake, cpu_contention, longest_spin, poll_entries, spin_briefly_on,
     spin_on, spin_on_peers,
 };
+pub(crate) use wait::{SWITCHES, offer_cpu};
 
 use buffers::adaptive::AdaptiveBuffer;
 use buffers::ring::Ring;

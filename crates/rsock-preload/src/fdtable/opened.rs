@@ -25,7 +25,7 @@ pub(crate) fn note_connecting(fd: c_int) {
     note_connection(fd);
 }
 
-/// Waits for short connections within this host are worth a moment's spin.
+/// Notes a connection for the waits of short ones, which ask the kernel before they sleep.
 fn note_connection(fd: c_int) {
     if fd >= 0 && !tcp_only::is_on() {
         // SAFETY: not -1; only asked about.

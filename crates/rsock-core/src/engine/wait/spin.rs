@@ -69,7 +69,7 @@ const MOST_MISSED: u32 = 4;
 /// Spins between two that offer the CPU to other threads first.
 const OFFER_EVERY: u32 = 16;
 /// A `sched_yield` that takes so long has let another thread run.
-const SWITCHES: Duration = Duration::from_micros(3);
+pub(crate) const SWITCHES: Duration = Duration::from_micros(3);
 /// Turns before the clock is first read: about a microsecond.
 const FREE_TURNS: u32 = 64;
 /// Turns of the spin loop between two readings of the clock.
@@ -345,7 +345,7 @@ fn take_turns(ready: impl Fn() -> bool) -> bool {
 }
 
 /// Lets other threads that wait for this CPU run; returns for how long they did.
-fn offer_cpu(contention: Option<&CpuContention>) -> Duration {
+pub(crate) fn offer_cpu(contention: Option<&CpuContention>) -> Duration {
     let offered = Instant::now();
     rustix::thread::sched_yield();
     let took = offered.elapsed();
