@@ -148,6 +148,10 @@ impl Questions {
             State::New | State::Spared(_) => {}
         }
         let is_nonblocking = is_nonblocking();
+        if is_nonblocking && matches!(self.state, State::New) {
+            // PERF: a server that waits for events asks no more after each of its receives.
+            return Err(Errno::AGAIN.into());
+        }
         let sleep = self.limited(fd);
         if matches!(self.state, State::Spared(_)) && self::changes() != changes {
             self.state = State::WithoutLimit;
