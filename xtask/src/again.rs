@@ -4,6 +4,7 @@
 use crate::harness::{Counts, CutShort, Failed};
 use crate::steps;
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::Command;
 
 /// Tests of one program that are run again together; one test, unless its program was cut short.
@@ -60,8 +61,8 @@ pub(crate) fn judge(
 }
 
 /// The tests of a program, as it lists them itself; `filter` is part of their names.
-pub(crate) fn list(program: &Failed, filter: &str) -> Vec<String> {
-    let mut command = Command::new(steps::root().join(&program.path));
+pub(crate) fn list(program: &Path, filter: &str) -> Vec<String> {
+    let mut command = Command::new(program);
     command.args(["--list", "--format", "terse", filter]);
     let listing = steps::quiet(&mut command).unwrap_or_default();
     let names = listing.lines().filter_map(|line| line.strip_suffix(": test"));

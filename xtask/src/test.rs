@@ -108,6 +108,9 @@ const BENCHES: [&str; 3] = ["--workspace", "--bench", "*"];
 pub(crate) const DEVICE_TESTS: [&str; 7] =
     ["--workspace", "--test", "rdma*", "--test", "hosts", "--test", "power"];
 
+/// What the names of all loom models contain, by convention: that of their module.
+const LOOM: &str = "loom";
+
 /// Tests of programs that only `--all` fetches. They are marked as ignored.
 const LARGE_TESTS: &str = "services_all";
 
@@ -134,30 +137,36 @@ impl Run {
         steps::run(cargo("test").args(DEVICE_TESTS).arg("--no-run"))
     }
 
-    /// Models of the lock-free parts: they replace the atomics, hence a build of their own.
+    /// Models of the lock-free parts: they replace the atomics, hence a build of their own; one for
+    /// all of them, as [`Self::build`] says.
     fn loom(&mut self) -> Done {
-        for package in loom_packages()? {
-            let models = || {
-                let mut command = cargo("test");
-                command.args(["--lib", "--package", &package]);
-                command.env("RUSTFLAGS", "--cfg loom");
-                command.env("CARGO_TARGET_DIR", steps::target_dir().join("loom"));
-                command
-            };
-            steps::run(models().arg("--no-run"))?;
-            let before = self.counts.passed;
-            self.tests("loom models", "loom", |failed, tests| {
-                let mut command = models();
-                match failed {
-                    None => command.arg("loom"),
-                    Some(_) => command.args(["--", "--exact"]).args(tests),
-                };
-                command
-            });
-            if self.counts.passed == before {
-                self.failed("loom models", format!("none of {package} passed"));
+        let packages = loom_packages()?;
+        let models = || {
+            let mut command = cargo("test");
+            command
+                .arg("--lib")
+                .args(packages.iter().map(|package| format!("--package={package}")));
+            command.env("RUSTFLAGS", "--cfg loom");
+            command.env("CARGO_TARGET_DIR", steps::target_dir().join("loom"));
+            command
+        };
+        let programs = programs(&mut models())?;
+        if programs.len() != packages.len() {
+            self.failed("loom models", format!("{} packages have them", packages.len()));
+        }
+        for (package, program) in programs {
+            if again::list(&program, LOOM).is_empty() {
+                self.failed("loom models", format!("{package} has none"));
             }
         }
+        self.tests("loom models", LOOM, |failed, tests| {
+            let mut command = models();
+            match failed {
+                None => command.arg(LOOM),
+                Some(_) => command.args(["--", "--exact"]).args(tests),
+            };
+            command
+        });
         Ok(())
     }
 
@@ -226,7 +235,7 @@ impl Run {
         let watched = self.watched(&mut command(None, &[]));
         let mut counts = watched.counts;
         if let Err(why) = watched.done {
-            let list = |program: &Failed| again::list(program, filter);
+            let list = |failed: &Failed| again::list(&steps::root().join(&failed.path), filter);
             let verdict = again::judge(&watched.failed, &mut counts, list, |suspects| {
                 let mut command = command(Some(&suspects.program), &suspects.tests);
                 let again = self.watched(&mut command);
@@ -315,16 +324,20 @@ fn cargo(what: &str) -> Command {
 
 /// The built test programs for the lab, with their names.
 fn device_tests() -> Done<Vec<(String, PathBuf)>> {
+    programs(cargo("test").args(DEVICE_TESTS))
+}
+
+/// Builds the test programs that `command` would run, and returns them with their names.
+fn programs(command: &mut Command) -> Done<Vec<(String, PathBuf)>> {
     let format = ["--no-run", "--message-format", "json-render-diagnostics"];
-    let messages = steps::output(cargo("test").args(DEVICE_TESTS).args(format))?;
+    let messages = steps::output(command.args(format))?;
     let mut found = Vec::new();
     for message in messages.lines() {
         let message: Value = serde_json::from_str(message)
             .map_err(|e| Failure::new(format!("cargo's messages: {e}")))?;
-        let target = &message["target"];
-        if target["kind"][0] == "test"
+        if message["profile"]["test"] == true
             && let (Some(name), Some(file)) =
-                (target["name"].as_str(), message["executable"].as_str())
+                (message["target"]["name"].as_str(), message["executable"].as_str())
         {
             found.push((name.to_owned(), PathBuf::from(file)));
         }
