@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod artifacts;
+mod blocks;
 mod copied;
 pub mod datagrams;
 mod device;
@@ -21,6 +22,7 @@ mod transports;
 mod watchdog;
 
 pub use artifacts::{c_library, c_library_dir, preload_library, rsock_command};
+pub use blocks::Blocks;
 pub use copied::copy_program;
 pub use device::{OwnDevice, packets_received, run};
 pub use ended::assert_worked;

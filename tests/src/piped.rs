@@ -39,6 +39,15 @@ impl Piped {
         line.trim_end().to_owned()
     }
 
+    /// Reads what it prints up to a line that contains `word`; whether there is one.
+    ///
+    /// # Panics
+    /// If what it prints is no text.
+    #[must_use]
+    pub fn says(&mut self, word: &str) -> bool {
+        self.out.by_ref().lines().any(|line| line.expect("its output").contains(word))
+    }
+
     /// Writes a line to its standard input; the next line that it prints.
     ///
     /// # Panics
@@ -49,12 +58,26 @@ impl Piped {
         self.line()
     }
 
+    /// Ends its standard input, without waiting for what it does then.
+    pub fn release(&mut self) {
+        drop(self.process.stdin.take());
+    }
+
     /// Has it end, which must be with success; the rest of what it prints.
     ///
     /// # Panics
     /// If it fails.
     pub fn finish(mut self) -> String {
-        drop(self.process.stdin.take());
+        self.release();
+        self.rest()
+    }
+
+    /// The rest of what it prints until it ends by itself, which must be with success.
+    ///
+    /// # Panics
+    /// If it fails.
+    #[must_use]
+    pub fn rest(mut self) -> String {
         let mut rest = String::new();
         self.out.read_to_string(&mut rest).expect("its output");
         assert!(self.process.wait().expect("its end").success(), "{rest}");

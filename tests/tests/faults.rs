@@ -9,13 +9,12 @@ mod pair;
 
 use c_program::compiled;
 use pair::{MIXED, Outcome, Shim, command, pair, watched};
-use rsock_tests::{Running, copy_program, preload_library, rsock_command};
+use rsock_tests::{Piped, copy_program, preload_library, rsock_command};
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 
 const BOTH: Shim = Shim { server: true, client: true };
 const NEITHER: Shim = Shim { server: false, client: false };
@@ -120,27 +119,17 @@ fn bytes_written_past_the_library_on_the_ring_are_never_misplaced() {
 }
 
 /// One end of a connection that has exchanged much and now waits to be let go.
-struct Held {
-    process: Running,
-    out: BufReader<ChildStdout>,
-}
+struct Held(Piped);
 
 impl Held {
     fn start(mut command: Command) -> Self {
-        let mut process = Running::spawn(command.stdin(Stdio::piped())).expect("the end starts");
-        let out = BufReader::new(process.stdout.take().expect("piped"));
-        Self { process, out }
+        Self(Piped::start(command.stderr(Stdio::inherit())))
     }
 
     fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.out.read_line(&mut line).expect("its output");
-        if line.is_empty() {
-            let mut err = String::new();
-            let _ = self.process.stderr.take().expect("piped").read_to_string(&mut err);
-            panic!("an end said nothing more: {err}");
-        }
-        line.trim_end().to_owned()
+        let line = self.0.line();
+        assert!(!line.is_empty(), "an end said nothing more");
+        line
     }
 
     fn port(&mut self) -> String {
@@ -149,7 +138,7 @@ impl Held {
 
     /// What `rsock stat` says about it: nothing if it has no counters.
     fn stat(&self) -> String {
-        let pid = self.process.id().to_string();
+        let pid = self.0.id().to_string();
         let out = Command::new(rsock_command()).args(["stat", &pid]).output().expect("rsock");
         let said = String::from_utf8_lossy(&out.stdout).into_owned();
         said.lines().skip(1).map(str::to_owned).collect()
@@ -157,12 +146,12 @@ impl Held {
 
     /// Lets go, without waiting: the other end must be let go too.
     fn release(&mut self) {
-        drop(self.process.stdin.take());
+        self.0.release();
     }
 
     fn assert_whole(mut self) {
         assert_eq!(self.line(), "whole");
-        assert!(self.process.wait().expect("its end").success());
+        assert_eq!(self.0.rest(), "");
     }
 }
 

@@ -13,17 +13,16 @@ use rsock_core::accelerate::FallbackReason;
 use rsock_core::metrics::{self, StreamMetrics};
 use rsock_tests::hosts::{Guest, Role};
 use rsock_tests::{
-    Running, Watchdog, assert_worked, await_rdma_listener, await_udp_socket, c_library,
+    Blocks, Running, Watchdog, assert_worked, await_rdma_listener, await_udp_socket, c_library,
     has_tcp_listener, packets_received, preload_library, tools,
 };
 use std::env;
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
 use std::net::IpAddr;
 use std::ops::Range;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -112,57 +111,6 @@ fn with_shim(program: &str, config: &Path) -> Command {
     command.env("LD_PRELOAD", preload_library()).env("RSOCK_CONFIG", config);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
-}
-
-/// One end of a transfer of blocks: `tests/scripts/blocks.py`.
-struct Blocks {
-    process: Running,
-    out: BufReader<ChildStdout>,
-}
-
-impl Blocks {
-    fn start(mut command: Command, args: &[&str]) -> Self {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/blocks.py");
-        let command = command.arg(script).args(args).stdin(Stdio::piped()).stderr(Stdio::inherit());
-        let mut process = Running::spawn(command).expect("python starts");
-        let out = BufReader::new(process.stdout.take().expect("piped"));
-        Self { process, out }
-    }
-
-    /// A server, listening.
-    fn serve(guest: &Guest, command: Command, port: &str, how: &str) -> Self {
-        let mut this = Self::start(command, &["serve", &guest.ip().to_string(), port, how]);
-        assert_eq!(this.line(), "listening");
-        this
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.out.read_line(&mut line).expect("its output");
-        line.trim_end().to_owned()
-    }
-
-    /// Ends a sender, which goes on until then; what it says at its end.
-    fn outcome(mut self) -> String {
-        self.process.stdin.take();
-        let mut text = String::new();
-        self.out.read_to_string(&mut text).expect("its output");
-        let status = self.process.wait().expect("its end");
-        assert!(status.success(), "{status}: {text}");
-        text.lines().last().unwrap_or("nothing").to_owned()
-    }
-
-    /// What both guests' ends say: a's, then b's.
-    fn end(self, guest: &Guest) -> [String; 2] {
-        let own = self.outcome();
-        guest.give(&own);
-        guest.meet("over");
-        let other = guest.take();
-        match guest.role {
-            Role::A => [own, other],
-            Role::B => [other, own],
-        }
-    }
 }
 
 const BLOCKS: &str = "7500";

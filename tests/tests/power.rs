@@ -6,53 +6,20 @@ mod power_quiet;
 use power_quiet::Quiet;
 use rsock_core::metrics::{self, StreamMetrics};
 use rsock_tests::hosts::{Guest, Role};
-use rsock_tests::{Running, Watchdog, preload_library, tools};
+use rsock_tests::{Blocks, Watchdog, preload_library, tools};
 use std::env;
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-/// One end of a transfer: `tests/scripts/blocks.py`, with the preload library.
-struct Blocks {
-    process: Running,
-    out: BufReader<ChildStdout>,
-}
-
-impl Blocks {
-    fn start(config: &Path, args: &[&str]) -> Self {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/blocks.py");
-        let mut command = tools::require("python3").command();
-        command.env("LD_PRELOAD", preload_library()).env("RSOCK_CONFIG", config);
-        command.env("KEEPALIVE", "1");
-        command.arg(script).args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = Running::spawn(&mut command).expect("python starts");
-        let out = BufReader::new(process.stdout.take().expect("piped"));
-        Self { process, out }
-    }
-
-    fn serve(guest: &Guest, config: &Path, port: &str, how: &str) -> Self {
-        let mut this = Self::start(config, &["serve", &guest.ip().to_string(), port, how]);
-        let mut line = String::new();
-        this.out.read_line(&mut line).expect("its output");
-        assert_eq!(line, "listening\n");
-        this
-    }
-
-    fn connect(guest: &Guest, config: &Path, port: &str, how: &str) -> Self {
-        Self::start(config, &[how, &guest.peer_ip().to_string(), port])
-    }
-
-    /// What it prints when its stream has ended, which the test does not cause.
-    fn outcome(mut self) -> String {
-        let mut text = String::new();
-        self.out.read_to_string(&mut text).expect("its output");
-        let status = self.process.wait().expect("its end");
-        assert!(status.success(), "{status}: {text}");
-        text.lines().last().unwrap_or("nothing").to_owned()
-    }
+/// Python with the preload library.
+fn python(config: &Path) -> Command {
+    let mut command = tools::require("python3").command();
+    command.env("LD_PRELOAD", preload_library()).env("RSOCK_CONFIG", config);
+    command.env("KEEPALIVE", "1");
+    command
 }
 
 /// From guest b to a, both ways, and from a to b.
@@ -88,8 +55,9 @@ fn a_host_that_is_switched_off_is_an_error_to_its_peers() {
     let quiet = Quiet::begin(&guest);
     let config = env::temp_dir().join("off.toml");
     fs::write(&config, "trust_fabric = [\"10.9.0.0/24\"]\n").expect("a configuration");
-    let serve = |port: usize, how| Blocks::serve(&guest, &config, PORTS[port], how);
-    let connect = |port: usize, how| Blocks::connect(&guest, &config, PORTS[port], how);
+    let serve = |port: usize, how| Blocks::serve(&guest, python(&config), PORTS[port], how);
+    let peer = guest.peer_ip().to_string();
+    let connect = |port: usize, how| Blocks::start(python(&config), &[how, &peer, PORTS[port]]);
     let ends = match guest.role {
         Role::A => {
             let servers = [serve(0, ""), serve(1, "back")];
@@ -119,7 +87,7 @@ fn a_host_that_is_switched_off_is_an_error_to_its_peers() {
         switch_off();
     }
     for (end, port) in ends.into_iter().zip(PORTS) {
-        let outcome = end.outcome();
+        let outcome = end.own_outcome();
         println!("{port}: {outcome}");
         let is_error = ["ECONNRESET", "ETIMEDOUT", "EHOSTUNREACH", "EPIPE"];
         assert!(is_error.contains(&outcome.as_str()), "{port}: {outcome}");

@@ -7,8 +7,7 @@
 //! wire, and answers with a code that it has seen.
 
 use super::{
-    Blocks, Trust, assert_all_arrived, await_connection, config, connections, has_used_rdma,
-    with_shim,
+    Trust, assert_all_arrived, await_connection, config, connections, has_used_rdma, with_shim,
 };
 use crate::malformed;
 use rsock_cm::Error;
@@ -19,15 +18,15 @@ use rsock_cm::rdma::{
 };
 use rsock_core::accelerate::FallbackReason;
 use rsock_tests::hosts::{Guest, Role};
-use rsock_tests::{Running, Watchdog, copy_program, run, tools};
+use rsock_tests::{Blocks, Piped, Watchdog, copy_program, run, tools};
 use rsock_verbs::QpNum;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::env;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
-use std::process::{ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const KEY: Trust = Trust::Key("a key that the impostor has not");
@@ -47,10 +46,7 @@ const PART: &str = "IMPOSTOR";
 const OTHER_USER: u32 = 65534;
 
 /// The other user's process, which plays `part` in `test`.
-struct Impostor {
-    process: Running,
-    out: BufReader<ChildStdout>,
-}
+struct Impostor(Piped);
 
 impl Impostor {
     fn start(test: &str, part: &str) -> Self {
@@ -60,25 +56,16 @@ impl Impostor {
         let test = format!("hosts_claims::{test}");
         let mut command = Command::new(copy);
         command.args(["--exact", &test, "--nocapture"]).env(PART, part).current_dir("/");
-        command.uid(OTHER_USER).gid(OTHER_USER).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = Running::spawn(&mut command).expect("the impostor starts");
-        let out = BufReader::new(process.stdout.take().expect("piped"));
-        Self { process, out }
+        Self(Piped::start(command.uid(OTHER_USER).gid(OTHER_USER)))
     }
 
     fn await_word(&mut self, word: &str) {
-        let mut line = String::new();
-        while !line.contains(word) {
-            line.clear();
-            let n = self.out.read_line(&mut line).expect("its output");
-            assert_ne!(n, 0, "the impostor ended without having said: {word}");
-        }
+        assert!(self.0.says(word), "the impostor ended without having said: {word}");
     }
 
     /// Lets it go.
-    fn end(mut self) {
-        self.process.stdin.take();
-        assert!(self.process.wait().expect("its end").success());
+    fn end(self) {
+        let _ = self.0.finish();
     }
 }
 

@@ -5,11 +5,11 @@
 //! test leaves the device as it found it.
 
 use super::hosts_faults::{REMOVE, bring_device_back, start};
-use super::{Blocks, Trust, config, connections, has_used_rdma, with_shim};
+use super::{Trust, config, connections, has_used_rdma, with_shim};
 use rsock_core::accelerate::FallbackReason;
 use rsock_core::metrics::Transport;
 use rsock_tests::hosts::{Guest, Role};
-use rsock_tests::{Running, Watchdog, assert_worked, rsock_command, run, tools};
+use rsock_tests::{Blocks, Running, Watchdog, assert_worked, rsock_command, run, tools};
 use std::fs;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -101,9 +101,9 @@ fn await_two(object: &str, word: &str) {
 
 /// What `process` has open of the kernel's RDMA is out of the way of a program that counts or
 /// closes its descriptors.
-fn assert_out_of_the_way(process: &Running) {
+fn assert_out_of_the_way(process: u32) {
     let mut n = 0;
-    for entry in fs::read_dir(format!("/proc/{}/fd", process.id())).expect("its descriptors") {
+    for entry in fs::read_dir(format!("/proc/{process}/fd")).expect("its descriptors") {
         let entry = entry.expect("a descriptor");
         let what = fs::read_link(entry.path()).unwrap_or_default();
         if what.to_string_lossy().contains("infiniband") {
@@ -257,7 +257,7 @@ fn tcp_goes_on_when_the_device_goes_before_a_server_has_connected() {
     if guest.role == Role::B {
         await_two("cm_id", "LISTEN");
         await_full(&guest);
-        all.iter().for_each(|blocks| assert_out_of_the_way(&blocks.process));
+        all.iter().for_each(|blocks| assert_out_of_the_way(blocks.id()));
         going = Some(Going::begin());
         await_pinned(&guest, FallbackReason::Remote);
     }

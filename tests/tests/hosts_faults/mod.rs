@@ -3,7 +3,7 @@
 //!
 //! Every test leaves the device as it found it.
 
-use super::{Blocks, Trust, await_connection, begin_transfer, connections, is_over_rdma, transfer};
+use super::{Trust, await_connection, begin_transfer, connections, is_over_rdma, transfer};
 use rsock_core::metrics::{StreamMetrics, Transport};
 use rsock_tests::hosts::{Guest, Role};
 use rsock_tests::{Running, Watchdog, run};
@@ -150,7 +150,7 @@ fn fall_silent_while_rdma_is_used(guest: &Guest) {
 fn silence_is_an_error(name: &'static str, how: &str, client: &str) {
     let _watchdog = Watchdog::new(Duration::from_secs(240));
     let guest = Guest::begin(name);
-    let blocks: Blocks = begin_transfer(&guest, Trust::Network, how, client);
+    let blocks = begin_transfer(&guest, Trust::Network, how, client);
     fall_silent_while_rdma_is_used(&guest);
     if guest.role == Role::B {
         let sent = blocks.outcome();
