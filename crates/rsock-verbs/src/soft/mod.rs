@@ -12,7 +12,7 @@
 //!
 //! State that must survive `fork` lives in [`crate::family`] memory.
 //!
-//! Where to read on: `layout.rs` (what a segment holds), `link.rs` (how two processes are linked),
+//! Where to read on: `layout.rs` (what a segment holds), `link/` (how two processes are linked),
 //! `qp/` (the data path), `ud/` (datagrams), `wait.rs` (sleeping and waking).
 
 mod alloc;
