@@ -22,10 +22,7 @@ pub(crate) fn run() -> Done {
     commits::check()?;
     clippy(&["--workspace", "--all-targets"])?;
     clippy(&DEVICE_TESTS)?;
-    // Apart, because the crate, the command and the C library are all called `rsock`.
-    documentation(&["--workspace", "--exclude", "rsock-cli", "--exclude", "rsock-capi"])?;
-    documentation(&["--package", "rsock-cli"])?;
-    documentation(&["--package", "rsock-capi"])?;
+    documentation()?;
     spelling()?;
     licences()
 }
@@ -36,10 +33,18 @@ fn clippy(targets: &[&str]) -> Done {
 }
 
 /// Documentation of everything, private items too: links to them are for readers of the code.
-fn documentation(packages: &[&str]) -> Done {
-    let mut doc = steps::cargo();
-    doc.args(["doc", "--no-deps", "--document-private-items", "--locked"]).args(packages);
-    steps::run(doc.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private-intra-doc-links"))
+fn documentation() -> Done {
+    // One at a time, because they make pages of the same name. Always beside the whole workspace:
+    // a package alone chooses other features of its dependencies, and checks those once more.
+    const CALLED_RSOCK: [&str; 3] = ["rsock", "rsock-cli", "rsock-capi"];
+    for documented in CALLED_RSOCK {
+        let mut doc = steps::cargo();
+        doc.args(["doc", "--no-deps", "--document-private-items", "--locked", "--workspace"]);
+        let others = CALLED_RSOCK.into_iter().filter(|package| *package != documented);
+        doc.args(others.map(|package| format!("--exclude={package}")));
+        steps::run(doc.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private-intra-doc-links"))?;
+    }
+    Ok(())
 }
 
 /// Spelling, by typos.toml.
