@@ -48,7 +48,9 @@ pub(super) struct Peer {
 pub(super) struct State {
     alloc: Allocator,
     pd: Weak<SoftPd>,
-    /// Live queue pairs by their numbers, and where their [`LaneHead`](super::layout::LaneHead)s are.
+    /// Live queue pairs by their numbers, and where the [heads] of their lanes are.
+    ///
+    /// [heads]: super::layout::LaneHead
     qps: BTreeMap<u32, (Weak<QpCore>, u64)>,
     retired: Retired,
     /// Pages of ready sets that are gone.
