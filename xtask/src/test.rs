@@ -330,7 +330,8 @@ fn device_tests() -> Done<Vec<(String, PathBuf)>> {
 /// Builds the test programs that `command` would run, and returns them with their names.
 fn programs(command: &mut Command) -> Done<Vec<(String, PathBuf)>> {
     let format = ["--no-run", "--message-format", "json-render-diagnostics"];
-    let messages = steps::output(command.args(format))?;
+    steps::say(steps::shown(command.args(format)));
+    let messages = steps::output(command)?;
     let mut found = Vec::new();
     for message in messages.lines() {
         let message: Value = serde_json::from_str(message)

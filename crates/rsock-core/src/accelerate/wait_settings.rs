@@ -147,18 +147,11 @@ impl Questions {
             }
             State::New | State::Spared(_) => {}
         }
-        let is_nonblocking = is_nonblocking();
-        if is_nonblocking && matches!(self.state, State::New) {
-            // PERF: a server that waits for events asks no more after each of its receives.
-            return Err(Errno::AGAIN.into());
-        }
-        let sleep = self.limited(fd);
+        // PERF: a call of a server that waits for events asks for no limit.
+        let sleep = if is_nonblocking() { Err(Errno::AGAIN.into()) } else { self.limited(fd) };
         if matches!(self.state, State::Spared(_)) && self::changes() != changes {
             self.state = State::WithoutLimit;
             return without_limit;
-        }
-        if is_nonblocking {
-            return Err(Errno::AGAIN.into());
         }
         self.state = State::Asked;
         if let (Some(settings), Ok(Sleep { left: None, .. })) = (settings, &sleep) {
