@@ -1,10 +1,8 @@
 //! The peer's process dies while futures are pending: each ends as on kernel TCP, on which the
 //! first tests run, too.
 
-mod common;
-
+use crate::common::{Killed, Watchdog, current_thread, multi_thread, poll_times, waiting};
 use bytes::Bytes;
-use common::{Killed, Watchdog, poll_times, waiting};
 use rsock_tokio::{Listener, Stream};
 use std::env;
 use std::io::{self, ErrorKind};
@@ -17,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 /// In the environment of the other process: where to connect.
 const PEER: &str = "RSOCK_TEST_PEER";
 /// The test that the other process runs. Any test here would do: each begins with [`start`].
-const ENTRY: &str = "a_pending_read_ends_with_its_peer";
+const ENTRY: &str = "accelerated::faults::a_pending_read_ends_with_its_peer";
 
 /// Begins a test; in the other process, is all that it does.
 fn start() -> Watchdog {
@@ -29,7 +27,7 @@ fn start() -> Watchdog {
 
 /// What the other process does: it echoes bytes up to a zero, then reads nothing for ever.
 fn answer(addr: &str) -> ! {
-    common::current_thread().block_on(async {
+    current_thread().block_on(async {
         let mut stream = Stream::connect(addr).await.expect("connect");
         let mut byte = [1];
         while byte != [0] {
@@ -120,7 +118,7 @@ where
 #[test]
 fn a_pending_read_ends_with_its_peer() {
     let _watchdog = start();
-    for runtime in [common::current_thread(), common::multi_thread()] {
+    for runtime in [current_thread(), multi_thread()] {
         runtime.block_on(async {
             // Nothing was left unread.
             assert_eq!(read_ends(with_peer_on_tcp().await).await, [Ok(0)]);
@@ -132,7 +130,7 @@ fn a_pending_read_ends_with_its_peer() {
 #[test]
 fn a_pending_write_ends_with_its_peer() {
     let _watchdog = start();
-    for runtime in [common::current_thread(), common::multi_thread()] {
+    for runtime in [current_thread(), multi_thread()] {
         runtime.block_on(async {
             // Much was left unread.
             let right = [Err(ErrorKind::ConnectionReset), Err(ErrorKind::BrokenPipe), Ok(0)];
@@ -166,7 +164,7 @@ where
 fn a_request_that_was_not_read_fails_with_its_peer() {
     let _watchdog = start();
     for half_close in [false, true] {
-        for runtime in [common::current_thread(), common::multi_thread()] {
+        for runtime in [current_thread(), multi_thread()] {
             runtime.block_on(async {
                 let right = [Err(ErrorKind::ConnectionReset), Ok(0), Err(ErrorKind::BrokenPipe)];
                 let on_tcp = answer_fails(with_peer_on_tcp().await, half_close).await;
@@ -194,7 +192,7 @@ macro_rules! spawn {
 #[test]
 fn waits_for_input_end_with_the_peer() {
     let _watchdog = start();
-    for runtime in [common::current_thread(), common::multi_thread()] {
+    for runtime in [current_thread(), multi_thread()] {
         runtime.block_on(async {
             let (stream, child) = with_peer().await;
             let stream = Arc::new(stream);
@@ -216,7 +214,7 @@ fn waits_for_input_end_with_the_peer() {
 #[test]
 fn waits_for_room_end_with_the_peer() {
     let _watchdog = start();
-    for runtime in [common::current_thread(), common::multi_thread()] {
+    for runtime in [current_thread(), multi_thread()] {
         runtime.block_on(async {
             let (stream, child) = with_peer().await;
             let stream = Arc::new(stream);

@@ -1,8 +1,9 @@
 //! Bytes, moves and ends of accelerated streams, in runtimes of both kinds.
 
-mod common;
-
-use common::{accelerated_pair, connect, connect_with, in_both, pattern, waiting};
+use crate::common::{
+    Watchdog, accelerated_pair, connect, connect_with, current_thread, in_both, multi_thread,
+    pattern, settle, waiting,
+};
 use rsock_tokio::{Builder, Channels, Listener, Stream};
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::SocketAddr;
@@ -54,7 +55,7 @@ fn both_directions_carry_every_byte_while_they_move() {
         let mut a = ar.reunite(one.await.expect("writer")).expect("one stream");
         let mut b = br.reunite(two.await.expect("writer")).expect("one stream");
         // Wherever the directions were at the end, both can move.
-        common::settle(&mut a, &mut b).await;
+        settle(&mut a, &mut b).await;
     });
 }
 
@@ -62,7 +63,7 @@ fn both_directions_carry_every_byte_while_they_move() {
 fn without_spinning_nothing_is_lost_either() {
     in_both(|| async {
         let (mut a, mut b) = connect_with(Builder::new().spin(Duration::ZERO)).await;
-        common::settle(&mut a, &mut b).await;
+        settle(&mut a, &mut b).await;
         let echo = tokio::spawn(async move {
             let mut word = [0; 64];
             for _ in 0..5_000 {
@@ -84,10 +85,10 @@ fn without_spinning_nothing_is_lost_either() {
 
 #[test]
 fn two_runtimes_in_two_threads_ping_and_pong() {
-    let _watchdog = common::Watchdog::new();
+    let _watchdog = Watchdog::new();
     let (tell, told) = std::sync::mpsc::channel();
     let server = std::thread::spawn(move || {
-        common::current_thread().block_on(async {
+        current_thread().block_on(async {
             let listener = Listener::bind("127.0.0.1:0").await.expect("bind");
             tell.send(listener.local_addr().expect("address")).expect("the client listens");
             let (mut stream, _) = listener.accept().await.expect("accept");
@@ -98,7 +99,7 @@ fn two_runtimes_in_two_threads_ping_and_pong() {
         });
     });
     let addr = told.recv().expect("an address");
-    common::current_thread().block_on(async {
+    current_thread().block_on(async {
         let mut stream = Stream::connect(addr).await.expect("connect");
         for i in 0..20_000 {
             let sent = pattern(i, 64);
@@ -114,8 +115,8 @@ fn two_runtimes_in_two_threads_ping_and_pong() {
 
 #[test]
 fn a_plain_tcp_peer_is_served_too() {
-    let _watchdog = common::Watchdog::new();
-    common::multi_thread().block_on(async {
+    let _watchdog = Watchdog::new();
+    multi_thread().block_on(async {
         let listener = Listener::bind("127.0.0.1:0").await.expect("bind");
         let addr = listener.local_addr().expect("address");
         let peer = std::thread::spawn(move || {
@@ -318,8 +319,8 @@ fn many_tasks_wait_for_one_stream() {
 
 #[test]
 fn a_blocking_stream_continues_where_the_async_one_was() {
-    let _watchdog = common::Watchdog::new();
-    common::multi_thread().block_on(async {
+    let _watchdog = Watchdog::new();
+    multi_thread().block_on(async {
         let (a, mut b) = accelerated_pair().await;
         b.write_all(b"not by TCP.").await.expect("write");
         let blocking = a.into_std().expect("handed over");
@@ -351,10 +352,10 @@ fn a_connect_without_a_listener_is_refused() {
 
 #[test]
 fn a_runtime_ends_with_streams_open() {
-    let _watchdog = common::Watchdog::new();
+    let _watchdog = Watchdog::new();
     for _ in 0..20 {
-        let other = common::current_thread();
-        let runtime = common::multi_thread();
+        let other = current_thread();
+        let runtime = multi_thread();
         let (mut a, b) = runtime.block_on(accelerated_pair());
         runtime.spawn(async move { a.read(&mut [0]).await });
         let mut b = b;

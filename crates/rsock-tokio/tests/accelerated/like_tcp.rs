@@ -1,9 +1,7 @@
 //! What a program sees when its peer closes, resets or half-closes: an accelerated stream reports
 //! the same as kernel TCP, on which each case runs first.
 
-mod common;
-
-use common::{Watchdog, accelerated_pair, current_thread, multi_thread, waiting};
+use crate::common::{Watchdog, accelerated_pair, current_thread, multi_thread, waiting};
 use rustix::net::sockopt;
 use std::future::Future;
 use std::io::{self, ErrorKind};

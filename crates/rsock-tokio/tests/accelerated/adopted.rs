@@ -1,9 +1,7 @@
 //! Sockets of the standard library and of Tokio that become streams and listeners, and back; and
 //! methods that no other test uses.
 
-mod common;
-
-use common::{accelerated_pair, connect, in_both, settle};
+use crate::common::{accelerated_pair, connect, in_both, settle};
 use rsock_tokio::{Builder, Channels, Listener, Stream};
 use std::future::poll_fn;
 use std::io::{IoSliceMut, Read, Write};

@@ -1,9 +1,7 @@
 //! Owned buffers, sent and received; and remote memory.
 
-mod common;
-
+use crate::common::{connect, connect_with, in_both, pattern};
 use bytes::{Bytes, BytesMut};
-use common::{connect, connect_with, in_both, pattern};
 use rsock_tokio::Builder;
 use std::io::ErrorKind;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
