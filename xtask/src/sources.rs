@@ -119,7 +119,7 @@ const UNSAFE_HERE: &[&str] = &[
     "crates/rsock-core/src/sys/socket_options.rs",
     "crates/rsock-core/src/accelerate/handoff/detached_process.rs",
     "crates/rsock-core/src/accelerate/offsets.rs",
-    "crates/rsock-core/src/accelerate/poll.rs",
+    "crates/rsock-core/src/accelerate/poll/entry.rs",
     "crates/rsock-core/src/accelerate/handoff/relay.rs",
     "crates/rsock-core/src/accelerate/verify.rs",
     // Descriptors that an async runtime takes at their word.

@@ -36,6 +36,7 @@
 
 mod ask;
 mod async_wait;
+mod bells;
 mod call_stops;
 mod channels;
 mod close;

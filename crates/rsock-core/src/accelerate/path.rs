@@ -1,5 +1,4 @@
-//! The path of an accelerated stream: a stream on the soft device or on an RDMA device, and the
-//! doorbells for waiting on it.
+//! The path of an accelerated stream: a stream on the soft device or on an RDMA device.
 //!
 //! Two things differ between hosts ([`Path::is_remote`]). What was sent may still be lost with the
 //! device or the process, so the end of TCP counts only with an end in the stream. And a child of a
@@ -10,22 +9,18 @@
 
 use crate::accelerate::verify::SocketId;
 use crate::accelerate::{PATIENCE, REMOTE_PATIENCE};
-use crate::datagram::kernel_udp::AcceleratedUdp;
 use crate::doorbell::{Doorbell, Kind};
-use crate::engine::{
-    Armed, Interest, QpStream, ReadMode, RecvError, SendError, ThreadBell, WITHOUT_BELL, Wake,
-    poll_entries,
-};
+use crate::engine::{Interest, QpStream, ReadMode, RecvError, SendError, Wake};
 use crate::interrupt::Watch;
 use crate::metrics;
 use rsock_cm::manager::{Connected, Status};
 use rsock_cm::rdma::RdmaConnection as Connection;
 use rsock_proto::switch::{Message, ReceivedMessages};
 use rsock_proto::{Ext, Keepalive};
+use rsock_verbs::Context;
 use rsock_verbs::family::{ProcessId, process};
-use rsock_verbs::rdma::{Rdma, RdmaBell, RdmaContext};
-use rsock_verbs::soft::{Soft, SoftBell, SoftContext};
-use rsock_verbs::{Bell, Context};
+use rsock_verbs::rdma::{Rdma, RdmaContext};
+use rsock_verbs::soft::{Soft, SoftContext};
 use rustix::fd::{AsFd, AsRawFd, RawFd};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::Shutdown;
@@ -70,9 +65,9 @@ pub(super) struct SoftPath {
 /// A stream on an RDMA device. The fields are declared in the order in which they must be dropped.
 #[derive(Debug)]
 pub(super) struct RdmaPath {
-    stream: QpStream<Rdma>,
+    pub(super) stream: QpStream<Rdma>,
     connection: Connection,
-    ctx: RdmaContext,
+    pub(super) ctx: RdmaContext,
     owner: ProcessId,
     /// The peer, or its host, has ended the connection.
     is_disconnected: AtomicBool,
@@ -386,120 +381,6 @@ impl Path {
             (Self::Soft(soft), Kind::Soft(bell)) => soft.stream.disarm(bell),
             (Self::Rdma(rdma), Kind::Rdma(bell)) => rdma.stream.disarm(bell),
             _ => {}
-        }
-    }
-}
-
-/// The calling thread's doorbells, of the devices that a wait concerns, as far as they could be
-/// made.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Bells<'a> {
-    soft: Option<&'a SoftBell>,
-    rdma: Option<&'a RdmaBell>,
-}
-
-/// The outcome of arming a doorbell.
-#[derive(Debug)]
-pub(super) enum Arming<'a> {
-    /// Something has happened already.
-    Changed,
-    Soft(Armed<'a, Soft>),
-    Rdma(Armed<'a, Rdma>),
-    Udp(crate::datagram::kernel_udp::ArmedQueue<'a>),
-    /// There is no doorbell.
-    Without,
-}
-
-impl Arming<'_> {
-    /// Longest time that it is safe to sleep, `None` for any.
-    pub(super) fn bound(&self) -> Option<Duration> {
-        match self {
-            Self::Soft(armed) => armed.bound(),
-            Self::Rdma(armed) => armed.bound(),
-            Self::Udp(armed) => armed.bound(),
-            Self::Changed | Self::Without => Some(WITHOUT_BELL),
-        }
-    }
-}
-
-impl Bells<'_> {
-    /// Descriptors of doorbells at most: the number of [`Self::entries`].
-    pub(super) const MOST: usize = 3;
-
-    /// Runs `f` with the doorbells that waiting for `paths` takes, and with one of the soft device
-    /// if `needs_soft`.
-    pub(super) fn with<'p, R>(
-        paths: impl Iterator<Item = &'p Path> + Clone,
-        needs_soft: bool,
-        mut f: impl FnMut(Bells<'_>) -> R,
-    ) -> R {
-        let needs_soft = needs_soft || paths.clone().any(|path| !path.is_remote());
-        let ctx = paths.clone().find_map(|path| match path {
-            Path::Soft(_) => None,
-            Path::Rdma(rdma) => Some(&rdma.ctx),
-        });
-        let mut with_soft = |soft: Option<&SoftBell>| {
-            if let Some(ctx) = ctx
-                && let Ok(done) = Rdma::with_bell(ctx, |bell| f(Bells { soft, rdma: Some(bell) }))
-            {
-                return done;
-            }
-            f(Bells { soft, rdma: None })
-        };
-        if needs_soft
-            && let Ok(ctx) = SoftContext::open()
-            && let Ok(done) = Soft::with_bell(&ctx, |bell| with_soft(Some(bell)))
-        {
-            return done;
-        }
-        with_soft(None)
-    }
-}
-
-impl<'a> Bells<'a> {
-    /// Arms the bell of `path`'s device for anything that happens after `mark`.
-    pub(super) fn arm<'b>(self, path: &'b Path, mark: u32) -> Arming<'b>
-    where
-        'a: 'b,
-    {
-        match (path, self) {
-            (Path::Soft(soft), Self { soft: Some(bell), .. }) => {
-                soft.stream.arm(bell, mark).map_or(Arming::Changed, Arming::Soft)
-            }
-            (Path::Rdma(rdma), Self { rdma: Some(bell), .. }) => {
-                rdma.stream.arm(bell, mark).map_or(Arming::Changed, Arming::Rdma)
-            }
-            _ => Arming::Without,
-        }
-    }
-
-    /// Arms the bell of the soft device for the queue of `udp`.
-    pub(super) fn arm_udp<'b>(self, udp: &'b AcceleratedUdp) -> Arming<'b>
-    where
-        'a: 'b,
-    {
-        match self.soft {
-            Some(bell) => udp.arm(bell).map_or(Arming::Changed, Arming::Udp),
-            None => Arming::Without,
-        }
-    }
-
-    /// The entries for `ppoll`.
-    pub(super) fn entries(self) -> [libc::pollfd; Bells::MOST] {
-        let none = [libc::pollfd { fd: -1, events: 0, revents: 0 }; 2];
-        let [socket, pipe] = self.soft.map_or(none, poll_entries);
-        let [rdma, _] = self.rdma.map_or(none, poll_entries);
-        [socket, pipe, rdma]
-    }
-
-    /// Empties the doorbells that rang, by what polling [`Self::entries`] found.
-    pub(super) fn drain(self, polled: &[libc::pollfd]) {
-        let has_rung = |i: usize| polled[i].revents != 0;
-        if let (Some(bell), true) = (self.soft, has_rung(0) || has_rung(1)) {
-            bell.drain();
-        }
-        if let (Some(bell), true) = (self.rdma, has_rung(2)) {
-            bell.drain();
         }
     }
 }

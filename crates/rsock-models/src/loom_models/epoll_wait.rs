@@ -1,7 +1,7 @@
 //! `epoll_wait` on a set that watches rings, against peers that send: each event is reported once,
 //! and no thread sleeps while an event waits to be reported.
 //!
-//! The steps are those of `rsock-preload/src/event_set/wait.rs` with the rules of
+//! The steps are those of `rsock-preload/src/event_set/wait/` with the rules of
 //! `rsock-proto/src/event_set.rs`, and the ready set and the wait lines are the soft device's own
 //! files. A mistake leaves a step out, and the model then has to fail.
 

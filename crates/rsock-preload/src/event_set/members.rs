@@ -67,6 +67,23 @@ pub(super) struct OnRing {
     pub(super) counted: Option<News>,
 }
 
+impl OnRing {
+    /// A member that no look has seen yet.
+    pub(super) fn new(watch: Watch, announced_by: AnnouncedBy) -> Self {
+        Self {
+            watch,
+            announced_by,
+            news: NewsCounter::default(),
+            asks_socket: false,
+            has_socket_event: false,
+            has_changed: false,
+            was_readable: false,
+            kernel_news_in_set: 0,
+            counted: None,
+        }
+    }
+}
+
 /// How the set learns of what happens to a member on its ring.
 #[derive(Debug)]
 pub(super) enum AnnouncedBy {

@@ -15,6 +15,7 @@
 //! waits for a set never waits for the code that it interrupted. No lock is held over a sleep. A
 //! lock of a set comes before those of streams.
 
+mod closing;
 mod control;
 mod kernel_watch;
 mod members;
@@ -27,7 +28,8 @@ mod ring;
 mod shared;
 mod wait;
 
-pub(crate) use control::{Control, control, note_changed, note_closing, note_replaced};
+pub(crate) use closing::{note_changed, note_closing, note_replaced};
+pub(crate) use control::{Control, control};
 pub(crate) use kernel_watch::control_by_kernel;
 pub(crate) use shared::{
     ForkLocks, StayingMember, after_fork_in_child, is_in, keep_on_tcp, nesting_sets, prepare_fork,

@@ -1,6 +1,7 @@
 //! Waiting for something to receive: on the ring, on the socket, or on both.
 
-use crate::accelerate::path::{Arming, Bells, ConnectionState, Path};
+use crate::accelerate::bells::{Arming, Bells};
+use crate::accelerate::path::{ConnectionState, Path};
 use crate::accelerate::peer_check::SOCKET_CHECK_INTERVAL;
 use crate::accelerate::state::{FLAG_RX_SLEEPY, FlagBits};
 use crate::accelerate::time_limit::at_most;

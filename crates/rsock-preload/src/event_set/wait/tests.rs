@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::own_fds::OwnFds;
+use crate::raw_epoll;
 use rsock_verbs::Bell as _;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fd::AsRawFd;

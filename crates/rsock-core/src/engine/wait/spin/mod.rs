@@ -29,23 +29,23 @@
 //! users, in threads that a spinning user keeps from running: without the pauses and the yields its
 //! round trips took five times as long.
 
+mod of_thread;
+#[cfg(test)]
+mod tests;
+mod turns;
+
+pub use of_thread::{spin_briefly_on, spin_on, spin_on_peers};
+pub(crate) use turns::{SWITCHES, offer_cpu};
+
 use crate::engine::wait::cpu_contention::{CPU_CONTENTION, CpuContention, TIME_SLICE};
-use crate::engine::wait::yields::{FEW_YIELDS, MOST_YIELDS, Yields};
+use crate::engine::wait::spin::turns::{Spun, spin_for, stretch, take_turns};
+use crate::engine::wait::yields::{MOST_YIELDS, Yields};
 use crate::sys;
-use once_cell::race::OnceBox;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Longest spin, unless `RSOCK_SPIN_US` says otherwise. Nanoseconds.
 const MAX_NS: u32 = 50_000;
-/// As [`MAX_NS`], for more than [`MOST_FEW`] peers at once. A sleep costs little there, since one
-/// wake-up serves several peers, and the kernel moves no thread to a CPU that spins. Peers that
-/// send nothing count, too: the caller does not know which ones will. PERF: haproxy between nginx
-/// and wrk with 64 connections, on two CPUs, served 67 to 76 thousand requests a second without
-/// this limit and 78 with it; kernel TCP served 47 (medians of nine by turns).
-const MANY_MAX_NS: u32 = 15_000;
-/// With no more peers than this, a wait spins for as long as with one.
-const MOST_FEW: usize = 8;
 /// Budget of a new stream. Nanoseconds.
 const START_NS: u32 = 10_000;
 /// Spin that is tried now and then although spinning has not helped. Nanoseconds.
@@ -68,19 +68,6 @@ const LONG_SPINS: u32 = 4 * FIRST_TRY;
 const MOST_MISSED: u32 = 4;
 /// Spins between two that offer the CPU to other threads first.
 const OFFER_EVERY: u32 = 16;
-/// A `sched_yield` that takes so long has let another thread run.
-pub(crate) const SWITCHES: Duration = Duration::from_micros(3);
-/// Turns before the clock is first read: about a microsecond.
-const FREE_TURNS: u32 = 64;
-/// Turns of the spin loop between two readings of the clock.
-const TURNS: u32 = 32;
-/// Reading the clock without a system call takes much less than this.
-const CHEAP_READING: Duration = Duration::from_nanos(100);
-/// Most turns between readings, as a multiple of [`TURNS`]. PERF: in a guest whose clock takes 2 to
-/// 4 us, waiters spent two fifths of their time in it, and found what arrived meanwhile late: 27.8
-/// thousand round trips a second, and 32.7 with four times the turns; 31.7 with eight times.
-const MAX_STRETCH: u32 = 4;
-
 /// A budget that learns. Plain atomics: races only cost precision.
 #[derive(Debug)]
 pub(in crate::engine) struct Spin {
@@ -333,115 +320,6 @@ impl Spin {
     }
 }
 
-/// Spins until `ready` holds, for about a microsecond.
-fn take_turns(ready: impl Fn() -> bool) -> bool {
-    for _ in 0..FREE_TURNS * stretch() {
-        if ready() {
-            return true;
-        }
-        std::hint::spin_loop();
-    }
-    false
-}
-
-/// Lets other threads that wait for this CPU run; returns for how long they did.
-pub(crate) fn offer_cpu(contention: Option<&CpuContention>) -> Duration {
-    let offered = Instant::now();
-    rustix::thread::sched_yield();
-    let took = offered.elapsed();
-    report_slice(contention, took);
-    took
-}
-
-/// Reports that other threads had this CPU for as long as `took`, if that is a time slice.
-fn report_slice(contention: Option<&CpuContention>, took: Duration) {
-    if let Some(contention) = contention.filter(|_| took >= TIME_SLICE) {
-        contention.report();
-    }
-}
-
-/// How a spin ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Spun {
-    /// Something came, after about so long.
-    Ready(Duration),
-    /// Nothing came.
-    InVain,
-    /// Another thread had the CPU for a time slice.
-    Preempted,
-}
-
-/// Spins until `ready` holds, for at most `budget` nanoseconds.
-#[inline]
-fn spin_for(budget: u32, ready: impl Fn() -> bool) -> Spun {
-    let limit = Duration::from_nanos(budget.into());
-    let turns = TURNS * stretch();
-    let start = Instant::now();
-    let (mut elapsed, mut chunk) = (Duration::ZERO, Duration::ZERO);
-    loop {
-        for _ in 0..turns {
-            if ready() {
-                return Spun::Ready(elapsed + chunk);
-            }
-            std::hint::spin_loop();
-        }
-        let now = start.elapsed();
-        (elapsed, chunk) = (now, now.saturating_sub(elapsed));
-        if chunk >= TIME_SLICE {
-            return Spun::Preempted;
-        }
-        if elapsed >= limit {
-            return Spun::InVain;
-        }
-    }
-}
-
-/// By how much to stretch the turns between two readings of the clock: more than 1 where a reading
-/// takes a system call.
-fn stretch() -> u32 {
-    static STRETCH: OnceBox<u32> = OnceBox::new();
-    *STRETCH.get_or_init(|| {
-        let readings = (0..4).map(|_| Instant::now().elapsed());
-        Box::new(stretch_for(readings.min().unwrap_or_default()))
-    })
-}
-
-/// As [`stretch`], where one reading takes `reading`.
-fn stretch_for(reading: Duration) -> u32 {
-    let times = reading.as_nanos() / CHEAP_READING.as_nanos();
-    u32::try_from(times).unwrap_or(u32::MAX).clamp(1, MAX_STRETCH)
-}
-
-thread_local! {
-    /// The budget of waits for a few peers, on streams together or on datagrams.
-    static FOR_FEW: Spin = const { Spin::new(MAX_NS, FEW_YIELDS) };
-    static FOR_MANY: Spin = const { Spin::new(MANY_MAX_NS, MOST_YIELDS) };
-}
-
-/// Spins as long as [`spin_on`] does before it reads the clock: about a microsecond, or not at all
-/// where spinning has not helped or other processes want the CPUs.
-#[inline]
-pub fn spin_briefly_on(ready: impl Fn() -> bool) -> bool {
-    FOR_FEW.with(|spin| spin.first_turns(ready))
-}
-
-/// Spins and yields within the calling thread's budget until `ready` holds. For waits on several
-/// streams at once.
-pub fn spin_on(ready: impl Fn() -> bool) -> bool {
-    spin_on_peers(1, || None, ready)
-}
-
-/// As [`spin_on`], for `n_peers`. `is_peer_elsewhere` tells whether the one that last woke this
-/// thread ran on another CPU. It is asked only where other processes want the CPUs.
-pub fn spin_on_peers(
-    n_peers: usize,
-    is_peer_elsewhere: impl FnOnce() -> Option<bool>,
-    ready: impl Fn() -> bool,
-) -> bool {
-    let spin = if n_peers > MOST_FEW { &FOR_MANY } else { &FOR_FEW };
-    spin.with(|spin| spin.wait_beside(Some(&CPU_CONTENTION), is_peer_elsewhere, ready))
-}
-
 /// Longest spin before a wait sleeps: `RSOCK_SPIN_US`, or `default`.
 #[must_use]
 pub fn longest_spin(default: Duration) -> Duration {
@@ -451,214 +329,4 @@ pub fn longest_spin(default: Duration) -> Duration {
 /// `RSOCK_SPIN_US`, in nanoseconds.
 fn chosen_ns() -> Option<u32> {
     crate::config::environment::spin_us().map(|us| us.saturating_mul(1000))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::engine::wait::yields::YIELDS;
-    use std::cell::Cell;
-
-    /// A condition that holds at its `n`th evaluation.
-    fn ready_at(n: u32) -> impl Fn() -> bool {
-        let looks = Cell::new(0);
-        move || {
-            looks.set(looks.get() + 1);
-            looks.get() >= n
-        }
-    }
-
-    fn with_budget(nanos: u32) -> Spin {
-        let spin = Spin::default();
-        spin.budget_ns.store(nanos, Ordering::Relaxed);
-        spin
-    }
-
-    fn budget(spin: &Spin) -> u32 {
-        spin.budget_ns.load(Ordering::Relaxed)
-    }
-
-    #[test]
-    fn no_wait_spins_for_long_or_yields_where_other_processes_want_the_cpus() {
-        let contention = contended();
-        let spin = with_budget(MAX_NS);
-        let too_late = ready_at(FREE_TURNS * stretch() + 2);
-        assert!(!spin.wait_beside(Some(&contention), || None, too_late));
-        assert_eq!(budget(&spin), MAX_NS, "nothing is learnt from it");
-    }
-
-    /// A machine on which other processes want all CPUs, as far as a test can wait.
-    fn contended() -> CpuContention {
-        let contention = CpuContention::new();
-        contention.report_at(Duration::from_secs(u32::MAX.into()));
-        contention
-    }
-
-    #[test]
-    fn a_peer_on_another_cpu_is_spun_for_where_other_processes_want_the_cpus() {
-        let contention = contended();
-        let spin = with_budget(0);
-        assert!(!spin.wait_beside(Some(&contention), || None, ready_at(2)), "one look, no spin");
-        assert!(spin.wait_beside(Some(&contention), || Some(true), ready_at(2)));
-        assert_eq!(budget(&spin), 0, "nothing is learnt from it");
-    }
-
-    #[test]
-    fn a_peer_on_this_cpu_is_not_spun_for_where_other_processes_want_the_cpus() {
-        let contention = contended();
-        let spin = with_budget(MAX_NS);
-        assert!(!spin.wait_beside(Some(&contention), || Some(false), ready_at(2)));
-        assert!(spin.wait_beside(None, || Some(false), ready_at(2)), "the machine is free");
-    }
-
-    #[test]
-    fn spins_for_a_peer_on_another_cpu_become_rare_in_vain_and_come_back_when_one_helps() {
-        let contention = contended();
-        let spin = Spin::default();
-        spin.n_missed.store(MOST_MISSED, Ordering::Relaxed);
-        let wait = || spin.wait_beside(Some(&contention), || Some(true), ready_at(2));
-        let n_waits = (1..=PROBE_EVERY).find(|_| wait());
-        assert_eq!(n_waits, Some(PROBE_EVERY));
-        assert!(wait(), "the probe has helped");
-    }
-
-    #[test]
-    fn an_offer_that_takes_a_time_slice_reports_contention() {
-        let contention = CpuContention::new();
-        report_slice(Some(&contention), SWITCHES);
-        assert!(!contention.has_been_reported());
-        report_slice(Some(&contention), TIME_SLICE);
-        assert!(contention.has_been_reported());
-    }
-
-    #[test]
-    fn a_spin_that_loses_its_cpu_for_a_time_slice_reports_contention_and_ends() {
-        let contention = CpuContention::new();
-        let (_alive, closed) = std::sync::mpsc::channel::<()>();
-        let looks = Cell::new(0);
-        let preempted_later = || {
-            looks.set(looks.get() + 1);
-            if looks.get() == 2 * FREE_TURNS * stretch() {
-                let _ = closed.recv_timeout(2 * TIME_SLICE);
-            }
-            false
-        };
-        assert!(!with_budget(MAX_NS).wait_beside(Some(&contention), || None, preempted_later));
-        assert!(contention.has_been_reported());
-    }
-
-    #[test]
-    fn a_peer_that_answers_once_it_gets_this_cpu_is_not_spun_for() {
-        let spin = with_budget(0);
-        assert!(spin.wait_beside(None, || None, ready_at(YIELDS)));
-        assert_eq!(budget(&spin), 0);
-    }
-
-    #[test]
-    fn long_spins_go_on_while_they_help() {
-        let (spin, slow) = (with_budget(0), Spin::new(1_000_000_000, MOST_YIELDS));
-        let n_long = |spin: &Spin| spin.n_long.load(Ordering::Relaxed);
-        spin.learn_hit(Duration::ZERO);
-        assert_eq!(n_long(&spin), 0, "no try has begun");
-        for spin in [&spin, &slow] {
-            spin.n_long.store(LONG_SPINS, Ordering::Relaxed);
-        }
-        for (took, left) in [(MAX_NS, LONG_SPINS), (MAX_NS + 1, LONG_SPINS - 1)] {
-            spin.learn_hit(Duration::from_nanos(took.into()));
-            assert_eq!(n_long(&spin), left, "{took} ns");
-        }
-        slow.budget_ns.store(0, Ordering::Relaxed);
-        assert!(slow.wait_beside(None, || None, ready_at(FREE_TURNS)));
-        assert_eq!(n_long(&slow), LONG_SPINS);
-        assert!(!spin.wait_beside(None, || None, || false));
-        assert_eq!(n_long(&spin), 0);
-    }
-
-    #[test]
-    fn a_probe_that_fails_leaves_no_budget() {
-        let spin = with_budget(PROBE_NS);
-        assert!(!spin.wait_beside(None, || None, || false));
-        assert_eq!(budget(&spin), 0);
-    }
-
-    #[test]
-    fn turns_are_stretched_where_reading_the_clock_is_slow() {
-        let table = [(0, 1), (40, 1), (199, 1), (250, 2), (1_800, 4), (1_000_000_000, 4)];
-        for (nanos, times) in table {
-            assert_eq!(stretch_for(Duration::from_nanos(nanos)), times, "{nanos} ns");
-        }
-    }
-
-    #[test]
-    fn the_budget_for_many_peers_is_small_also_where_long_spins_would_help() {
-        let (few, many) = (Spin::default(), Spin::new(MANY_MAX_NS, MOST_YIELDS));
-        for spin in [&few, &many] {
-            spin.learn_hit(Duration::from_nanos((MAX_NS / 2).into()));
-        }
-        assert!(budget(&few) > MANY_MAX_NS);
-        assert_eq!(budget(&many), MANY_MAX_NS);
-    }
-
-    #[test]
-    fn waits_in_vain_end_and_lower_the_budget() {
-        let spin = with_budget(2 * PROBE_NS);
-        assert!(!spin.wait_beside(None, || None, || false));
-        assert!(budget(&spin) < 2 * PROBE_NS);
-    }
-
-    #[test]
-    fn a_probe_that_hits_brings_spinning_back() {
-        let spin = with_budget(0);
-        for _ in 1..PROBE_EVERY {
-            assert!(!spin.wait_beside(None, || None, || false));
-        }
-        // The arrival is found during the spin: one during a yield would lower the budget.
-        assert!(spin.wait_beside(None, || None, ready_at(2)));
-        assert!(budget(&spin) >= PROBE_NS);
-    }
-
-    #[test]
-    fn a_long_spin_is_tried_after_waits_that_follow_each_other_closely() {
-        let spin = with_budget(0);
-        let mut now = 0;
-        let mut waits_until_try = |spin: &Spin, apart: u64| {
-            (1..=2 * FIRST_TRY).find(|_| {
-                now += apart;
-                spin.is_long_try_due(now)
-            })
-        };
-        assert_eq!(waits_until_try(&spin, 2 * CLOSE_NS), None, "these are not close");
-        assert_eq!(waits_until_try(&spin, CLOSE_NS), Some(FIRST_TRY));
-        assert_eq!(waits_until_try(&spin, CLOSE_NS), Some(2 * FIRST_TRY));
-    }
-
-    #[test]
-    fn no_long_spin_is_tried_for_a_peer_that_shares_this_cpu() {
-        let spin = with_budget(0);
-        for _ in 0..=FIRST_TRY {
-            spin.began_ns.store(sys::nanos(), Ordering::Relaxed);
-            assert!(spin.wait_beside(None, || None, ready_at(YIELDS)));
-        }
-        assert_eq!(budget(&spin), 0, "a long spin would have found that spinning helps");
-    }
-
-    #[test]
-    fn the_cpu_is_offered_now_and_then_and_each_time_while_others_take_it() {
-        let spin = with_budget(MAX_NS);
-        let n_offers = Cell::new(0);
-        let after = |took: Duration, waits: u32| {
-            n_offers.set(0);
-            let offer = || {
-                n_offers.set(n_offers.get() + 1);
-                took
-            };
-            let n_wanted = (0..waits).filter(|_| spin.is_cpu_wanted(false, offer)).count();
-            (n_wanted, n_offers.get())
-        };
-        assert_eq!(after(Duration::ZERO, 2 * OFFER_EVERY), (0, 2));
-        assert_eq!(after(SWITCHES, OFFER_EVERY), (1, 1));
-        assert_eq!(after(SWITCHES, 3), (3, 3));
-        assert_eq!(after(Duration::ZERO, OFFER_EVERY - 4), (0, 1), "they are gone");
-        assert!(spin.is_cpu_wanted(true, || SWITCHES), "a long spin would keep them waiting");
-    }
 }

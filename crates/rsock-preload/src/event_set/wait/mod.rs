@@ -1,13 +1,13 @@
 //! `epoll_wait` on sets that this process has made.
 
-use super::members::AnnouncedBy;
+mod kernel;
+mod rings;
+#[cfg(test)]
+mod tests;
+
 use super::mistake::is_mistaken;
-use super::ring::Found;
-use super::{
-    BRIEFLY, EventSet, PolledEventSet, State, in_core, lock, needs_library, report, stream_of,
-};
+use super::{BRIEFLY, EventSet, PolledEventSet, State, in_core, needs_library, report};
 use crate::own_fds::OwnEvent;
-use crate::raw_epoll;
 use crate::slot::Handle;
 use crate::{arg, errno};
 use libc::{c_int, epoll_event};
@@ -39,18 +39,11 @@ pub(crate) type Sleep<'a> = dyn Fn(*mut epoll_event, usize, Option<Duration>) ->
 /// Most events that one call returns.
 const MOST: usize = 128;
 
-/// More streams between hosts than this are not worth spinning on.
-const MOST_SPUN: usize = 8;
 /// After its time is over, a wait that has not slept yet tries so often to sleep.
 const MOST_ROUNDS_OVER: u32 = 4;
 /// After so many looks in a row that found nothing to report, a wait asks the kernel: a peer may
 /// announce for ever what is nothing.
 const MOST_ROUNDS_AWAKE: u32 = 64;
-/// After so many looks that found nothing, the kernel is no longer asked before each spin.
-const QUIET: u32 = 8;
-/// The kernel is asked at least this often while rings have events.
-const ASK_KERNEL: Duration = Duration::from_micros(50);
-
 /// Waits as `epoll_wait(2)` does. Returns the number of events, or -1 with `errno` set.
 ///
 /// # Safety
@@ -326,179 +319,4 @@ impl State {
         let check = self.check_at.map(|at| at.saturating_duration_since(Instant::now()));
         [brief, check].into_iter().flatten().min()
     }
-
-    pub(super) fn take_announced(&mut self, set: &EventSet) {
-        if self.check_at.is_some_and(|at| at <= Instant::now()) {
-            self.check_at = None;
-            for number in self.members.remote.clone() {
-                self.note_candidate(number);
-            }
-        }
-        for number in std::mem::take(&mut self.impatient) {
-            self.note_candidate(number);
-        }
-        // A wait on such a set itself takes what would tell of its news.
-        for number in self.members.watched_sets() {
-            self.note_candidate(number);
-        }
-        let Some(own_fds) = self.own_fds.clone().filter(|_| !self.is_inherited) else { return };
-        let mut found = |place| {
-            if let Some(number) = self.members.at_place(rsock_core::accelerate::RingWatch(place)) {
-                self.note_candidate(number);
-            }
-        };
-        own_fds.ready.take(&mut found);
-        if set.n_sleepers.load(Ordering::SeqCst) != 0 {
-            // The doorbell that has woken this thread serves the threads that still sleep.
-            own_fds.ready.take_and_arm(found);
-        } else if !self.is_polled {
-            // The lock is held, in which threads arm it before they sleep.
-            own_fds.ready.disarm();
-        }
-    }
-
-    /// The streams between hosts that a thread spins on: none if there are many. With each, the
-    /// mark after which something may have happened.
-    fn spun_remote(&self) -> Vec<(u32, Handle, u32)> {
-        if self.members.remote.len() > MOST_SPUN {
-            return Vec::new();
-        }
-        let of = |&number: &u32| {
-            let member = self.members.get(number).filter(|member| !member.is_deleted)?;
-            let AnnouncedBy::Doorbell { mark, .. } = member.ring.as_ref()?.announced_by else {
-                return None;
-            };
-            Some((number, stream_of(member.fd)?, mark))
-        };
-        self.members.remote.iter().filter_map(of).collect()
-    }
-
-    /// Whether the kernel is to be asked before the rings. A thread that finds nothing asks it by
-    /// its sleep, which is enough where the kernel had nothing lately.
-    fn is_kernel_due(&mut self, set: &EventSet) -> bool {
-        if set.has_kernel_change.load(Ordering::Relaxed)
-            && set.has_kernel_change.swap(false, Ordering::AcqRel)
-        {
-            return true;
-        }
-        let late = self.kernel_asked.map_or(BRIEFLY, |asked| asked.elapsed());
-        let is_late = late >= ASK_KERNEL;
-        is_late && (late >= BRIEFLY || self.n_quiet < QUIET || self.has_candidate_to_report(set))
-    }
-
-    /// Adds the kernel's events to the first `n` of `room`; returns how many there are then. Begins
-    /// to watch members whose streams have found their peers, if `has_found`: what the kernel had
-    /// to report of them is among the events.
-    fn ask_kernel(
-        &mut self,
-        set: &EventSet,
-        room: &mut [epoll_event],
-        n: usize,
-        has_found: bool,
-    ) -> usize {
-        if n == room.len() {
-            return n;
-        }
-        let found = if has_found { std::mem::take(&mut *lock(&set.found)) } else { Vec::new() };
-        let before = |&number: &u32| self.before_ring(set, number).map(|before| (number, before));
-        let found: Vec<_> = found.iter().filter_map(before).collect();
-        let n = self.take_from_kernel(set, room, n);
-        if has_found && n == room.len() {
-            // There may be more.
-            lock(&set.found).extend(found.iter().map(|(number, _)| number));
-        } else if has_found {
-            set.has_found.store(!lock(&set.found).is_empty(), Ordering::Release);
-            for (number, before) in found {
-                let _ = self.enter_ring(set, number, &before, false);
-                if let Some(member) = self.members.get_mut(number) {
-                    member.reported_in = self.turn;
-                }
-            }
-        }
-        n
-    }
-
-    /// Adds the kernel's events to the first `n` of `room`; returns how many there are then.
-    fn take_from_kernel(
-        &mut self,
-        set: &EventSet,
-        room: &mut [epoll_event],
-        mut n: usize,
-    ) -> usize {
-        let mut n_found = 0;
-        // Each of this library's own events may have taken the place of another, and so may each
-        // event that is there already. The kernel reports in turn, so others come next.
-        for _ in 0..=OwnEvent::COUNT + n {
-            let more = &mut room[n..];
-            let taken = raw_epoll::take(self.fd, more).unwrap_or(0);
-            let kept = self.without_own(&mut more[..taken]);
-            let n_new = self.reported.keep_new(self.fd, &mut more[..kept]);
-            let had_room = taken < more.len();
-            n_found += kept;
-            n += n_new;
-            if had_room || n_new == taken {
-                break;
-            }
-        }
-        self.note_kernel_asked(set, n_found);
-        n
-    }
-
-    /// The kernel has been asked, and had `n` events for the program.
-    fn note_kernel_asked(&mut self, set: &EventSet, n: usize) {
-        self.n_quiet = if n == 0 { self.n_quiet.saturating_add(1) } else { 0 };
-        // While the kernel has events it is asked by every wait.
-        let may_wait = n == 0 && set.is_watching();
-        self.kernel_asked = may_wait.then(Instant::now);
-    }
-
-    /// Takes this library's own events out of `events`; returns how many are left.
-    fn without_own(&mut self, events: &mut [epoll_event]) -> usize {
-        let mut kept = 0;
-        for i in 0..events.len() {
-            match OwnEvent::of(&events[i]) {
-                None => {
-                    events[kept] = events[i];
-                    kept += 1;
-                }
-                Some(event) => self.take_own_event(event),
-            }
-        }
-        kept
-    }
-
-    pub(super) fn take_own_event(&mut self, event: OwnEvent) {
-        let Some(own_fds) = self.own_fds.clone().filter(|_| !self.is_inherited) else { return };
-        own_fds.take_event(event, |event| self.note_socket_event(event));
-    }
-
-    /// Looks at each candidate once, as far as there is room.
-    fn look_at_candidates(&mut self, set: &EventSet, room: &mut [epoll_event]) -> usize {
-        let mut n = 0;
-        let mut left = self.candidates.len();
-        while left != 0 && n != room.len() {
-            left -= 1;
-            let Some(number) = self.candidates.pop_front() else { break };
-            let others = self.candidates.len();
-            if self.members.get(number).is_some_and(|member| member.reported_in == self.turn) {
-                // It has been reported by this wait.
-                self.candidates.push_back(number);
-                continue;
-            }
-            if let Found::Event(event) = self.look(set, number) {
-                room[n] = event;
-                n += 1;
-                if let Some(member) = self.members.get_mut(number) {
-                    member.reported_in = self.turn;
-                }
-            }
-            // The look may have found news of other members.
-            let is_again = self.members.get(number).is_some_and(|member| member.is_candidate);
-            left += self.candidates.len().saturating_sub(others + usize::from(is_again));
-        }
-        n
-    }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,5 +1,7 @@
 //! What `poll` has to do for one socket: the events that hold, and where to wait for others.
 
+mod of_stream;
+
 use crate::accelerate::kernel_only_waiter::KernelOnlyWaiter;
 use crate::accelerate::path::Path;
 use crate::datagram::kernel_udp::{self, AcceleratedUdp};
@@ -42,6 +44,16 @@ impl<'a> State<'a> {
             queue: None,
             udp_kernel_only: None,
         }
+    }
+
+    /// As [`Self::of_kernel`] for `events`, but where `has_input` tells of input that the kernel does
+    /// not know.
+    pub(super) fn of_kernel_or(events: PollFlags, has_input: impl FnOnce() -> bool) -> Self {
+        let mut state = Self::of_kernel(events);
+        if events.intersects(INPUT) && has_input() {
+            state.ready = events & INPUT;
+        }
+        state
     }
 
     /// The state of a UDP socket that may have something in its queue.
