@@ -68,6 +68,12 @@
 //! helped lately; [`Builder::spin`] and `RSOCK_SPIN_US` limit it (0: not at all). Nothing polls
 //! while other processes want all CPUs of the machine. There are no threads besides the runtime's.
 //!
+//! # Configuration
+//!
+//! `RSOCK_DEVICE` and `RSOCK_CONFIG` of the environment count as for unmodified programs:
+//! `RSOCK_DEVICE=tcp` keeps every [`Stream`] on TCP, and `RSOCK_CONFIG` names the file of trusted
+//! hosts. `rsock stat` shows the streams of a process, and why one is on TCP.
+//!
 //! # Cancel safety
 //!
 //! As with Tokio's types: a dropped future of a read, a peek, an accept or a wait for readiness has

@@ -2,10 +2,11 @@
 //!
 //! [`Stream`] and [`Listener`] have the methods of [`TcpStream`](std::net::TcpStream) and
 //! [`TcpListener`](std::net::TcpListener). A connection begins as kernel TCP and reaches any TCP
-//! peer. When the peer uses rsock too, through this crate or through the preload library, the bytes
-//! move to a ring in shared memory (a peer on this host) or to an RDMA device (a peer on another
-//! host), and back to TCP when that is needed. The program reads and writes one stream of bytes and
-//! need not know where they travel; [`Stream::channels`] and [`Stream::fallback_reason`] tell.
+//! peer. When the peer uses rsock too, through this crate, rsock-tokio or the preload library, the
+//! bytes move to a ring in shared memory (a peer on this host) or to an RDMA device (a peer on
+//! another host, if the hosts trust each other), and back to TCP when that is needed. The program
+//! reads and writes one stream of bytes and need not know where they travel; [`Stream::channels`]
+//! and [`Stream::fallback_reason`] tell.
 //!
 //! ```
 //! use rsock::{Listener, Stream};
@@ -43,9 +44,15 @@
 //!
 //! # Configuration
 //!
-//! `RSOCK_DISABLE` and `RSOCK_DEVICE` of the environment, and the file of trusted hosts, count for
-//! this crate as they do for unmodified programs under `rsock run`: see `docs/configuration.md` of
-//! the repository. [`Builder::acceleration`] switches acceleration off for single connections.
+//! `RSOCK_DEVICE`, `RSOCK_SPIN_US` and `RSOCK_CONFIG` of the environment count for this crate as
+//! they do for unmodified programs under `rsock run`: see `docs/man/rsock-preload.7.md` of the
+//! repository. `RSOCK_DEVICE=tcp` keeps every [`Stream`] on TCP; [`Builder::acceleration`] does so
+//! for one connection. `rsock stat` shows the streams of a process, and why one is on TCP.
+//!
+//! # Features
+//!
+//! * `tokio`: the module `rsock::tokio`, which is the crate rsock-tokio. Its own features (`axum`,
+//!   `hyper`) need a dependency on rsock-tokio.
 //!
 //! # Errors
 //!

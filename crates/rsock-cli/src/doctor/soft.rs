@@ -122,7 +122,7 @@ fn foreign(findings: &mut Findings) {
             format!(
                 "kernel.yama.ptrace_scope is {scope}: riomap of a program's own memory is refused"
             ),
-            "sysctl kernel.yama.ptrace_scope=1; streams and Rust's Stream::open work without",
+            "sysctl kernel.yama.ptrace_scope=1; streams and Rust's Stream::expose work without",
         ),
     }
 }
