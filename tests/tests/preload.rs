@@ -31,6 +31,8 @@ parts! {
     ends: half_close both_half_close closed_peer late_writer late_writer_killed late_half_close
         killed_by_sigpipe unread linger exit killed blocked_writer shut_read edges state timeouts
         files file_pieces options;
+    discards: discards;
+    first_calls: rest_of_send poll_beside_sender select_beside_sender;
     forks: making;
     polled: many selected here forked handlers limits;
     moves: first_byte mid_write both_directions blocked_recv unread half_close;
@@ -66,6 +68,22 @@ fn a_cancellation_just_before_a_wait_is_not_missed() {
         let server = command(&program, with_library, &["server", "cancel_early", "1"]);
         let client = command(&program, with_library, &["client", "cancel_early", "1"]);
         watched(format!("cancel_early, {with_library}"), move || pair(server, client))
+    };
+    assert_eq!(run(true), run(false));
+}
+
+/// Where no connection is adopted, the rest of a first send is the kernel's.
+#[test]
+fn a_first_send_is_whole_where_rsock_is_switched_off() {
+    let program = compiled("first_calls");
+    let run = |with_library: bool| {
+        let end = |end| {
+            let mut command = command(&program, with_library, &[end, "rest_of_send", "0"]);
+            command.env("RSOCK_DEVICE", "tcp");
+            command
+        };
+        let (server, client) = (end("server"), end("client"));
+        watched(format!("rest_of_send, {with_library}"), move || pair(server, client))
     };
     assert_eq!(run(true), run(false));
 }

@@ -13,7 +13,7 @@ use std::ptr;
 use std::slice;
 
 /// Most bytes that one call moves (the kernel's `MAX_RW_COUNT`).
-const MAX_LEN: usize = 0x7fff_f000;
+pub(crate) const MAX_LEN: usize = 0x7fff_f000;
 /// Most entries of a vector.
 const MAX_VECTORS: usize = 1024;
 /// Vectors up to this length cost little stack.
@@ -198,6 +198,29 @@ pub(crate) unsafe fn with_slices_mut<R>(
     };
     // SAFETY: the caller's promise.
     unsafe { with_vector(iov, n, too_many, f) }
+}
+
+/// The number of bytes that the vector at `iov` has room for. Their addresses may be any.
+///
+/// # Errors
+/// As [`with_slices`].
+///
+/// # Safety
+/// `iov` is null or valid for reading `n` entries.
+pub(crate) unsafe fn len_of_slices(
+    iov: *const iovec,
+    n: usize,
+    too_many: c_int,
+) -> Result<usize, c_int> {
+    if n > MAX_VECTORS {
+        return Err(too_many);
+    }
+    (0..n).try_fold(0usize, |all, at| {
+        // SAFETY: an entry, by the caller's promise; integers.
+        let entry = unsafe { load(iov.wrapping_add(at)) }?;
+        let len = isize::try_from(entry.iov_len).map_err(|_| libc::EINVAL)?;
+        Ok(all.saturating_add(len.cast_unsigned()).min(MAX_LEN))
+    })
 }
 
 /// # Safety

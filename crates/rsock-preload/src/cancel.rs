@@ -81,15 +81,38 @@ pub(crate) fn without_cancel<R: HookResult>(mut call: impl FnMut() -> R) -> R {
     let here = (&raw const here).addr();
     loop {
         test(here);
-        let is_outermost = guard::hold_cancellation(here);
-        let result = outlined(&mut call);
-        // From here on the thread may be unwound. If it is not, although it was cancelled, it does
-        // not allow cancellation, and must not notice.
-        let was_cancelled = is_outermost && end_hold();
-        if !was_cancelled || !result.is_interrupted() {
+        if let Some(result) = held(here, &mut call) {
             return result;
         }
     }
+}
+
+/// As [`without_cancel`], for a hook that replaces no cancellation point: a thread that is
+/// cancelled goes on, up to the next one.
+#[inline(always)]
+pub(crate) fn through_cancel<R: HookResult>(mut call: impl FnMut() -> R) -> R {
+    let here = 0u8;
+    let here = (&raw const here).addr();
+    loop {
+        if is_in_use() && !guard::is_in_core() {
+            guard::forget_cancellation(here);
+        }
+        if let Some(result) = held(here, &mut call) {
+            return result;
+        }
+    }
+}
+
+/// Makes a call during which this thread, whose frame is at `here`, cannot be cancelled. `None` if
+/// a cancellation has interrupted it and this thread goes on.
+#[inline(always)]
+fn held<R: HookResult>(here: usize, call: &mut impl FnMut() -> R) -> Option<R> {
+    let is_outermost = guard::hold_cancellation(here);
+    let result = outlined(call);
+    // From here on the thread may be unwound. If it is not, although it was cancelled, it does not
+    // allow cancellation, and must not notice.
+    let was_cancelled = is_outermost && end_hold();
+    (!was_cancelled || !result.is_interrupted()).then_some(result)
 }
 
 /// Runs `call`, during which this thread cannot be cancelled, as in [`without_cancel`]. It is no

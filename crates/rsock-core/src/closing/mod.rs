@@ -133,10 +133,16 @@ impl<'a> Call<'a> {
 
     /// The descriptor by which the call came, if it was another one that was closed.
     fn still_named(&self) -> io::Result<BorrowedFd<'_>> {
-        // SYNC(closing): set before the count that this call has seen.
-        let closed = self.closings.closed.load(Ordering::Acquire);
-        let fd = self.descriptor.fd;
-        if closed & bit(fd) == 0 { Ok(fd) } else { Err(Errno::BADF.into()) }
+        if self.was_closed() { Err(Errno::BADF.into()) } else { Ok(self.descriptor.fd) }
+    }
+
+    /// Whether another thread has closed the descriptor since the call began, or one whose number
+    /// has the same remainder.
+    #[must_use]
+    pub fn was_closed(&self) -> bool {
+        // SYNC(closing): set before the count that this call sees.
+        !self.closings.is_open(self.descriptor)
+            && self.closings.closed.load(Ordering::Acquire) & bit(self.descriptor.fd) != 0
     }
 
     /// Runs `call`, a system call that may sleep, with the descriptor. This call does not use the

@@ -42,6 +42,7 @@ use crate::guard::lock;
 use crate::own_fds::OwnFds;
 use crate::rows::{self, Row};
 use crate::slot::{Direction, Handle};
+use crate::vfork;
 use crate::watched::{self, Membership};
 use crate::{errno, fdtable, guard};
 use libc::{c_int, c_uint};
@@ -224,7 +225,7 @@ pub(crate) fn note_created(fd: c_int) {
 
 /// `new` names the open file of `old`.
 pub(crate) fn note_duplicate(old: c_int, new: c_int) {
-    let Some(set) = find(old) else { return };
+    let Some(set) = find(old).filter(|_| !vfork::is_child()) else { return };
     if let Some(row) = rows::row_or_map(new) {
         set.n_descriptors.fetch_add(1, Ordering::Relaxed);
         SetPointer::of(row).set(Some(set));

@@ -34,8 +34,13 @@ pub(super) fn adopt_or_find(fd: c_int, entry: &AtomicU64, direction: Direction) 
             // Another thread adopts it. It cannot be a frame of this thread that a signal handler
             // has interrupted: handlers do not run inside sections.
             ADOPTING => rustix::thread::sched_yield(),
-            // Adopting allocates. A handler's bytes go by TCP, as they would before the adoption.
-            _ if interrupt::is_in_handler() => return None,
+            // Adopting allocates. A handler's bytes go by TCP, and the stream stays there: the
+            // handler may sleep in the kernel, where no ring wakes it.
+            _ if interrupt::is_in_handler() => {
+                if word.0 & IN_KERNEL != 0 || replace(entry, word, Word(word.0 | IN_KERNEL)) {
+                    return None;
+                }
+            }
             _ if tcp_only::is_on() => {
                 replace(entry, word, word.with_kind(EMPTY));
             }

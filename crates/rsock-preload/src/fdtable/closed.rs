@@ -112,7 +112,9 @@ pub(crate) fn note_disconnected(fd: c_int) {
 /// number may refer to another file by now, and removes its entry then.
 #[cold]
 pub(crate) fn was_reused(handle: &Handle, fd: c_int) -> bool {
-    if handle.is_same_socket() == Some(true) {
+    // Another thread has closed the number, and the call could not keep its socket: it ends, as the
+    // number's next owner is none of its business.
+    if handle.call().was_closed() || handle.is_same_socket() == Some(true) {
         return false;
     }
     // Unless the table knows the number's successor already.

@@ -94,11 +94,17 @@ unsafe fn recv_one(fd: c_int, msg: *mut msghdr, flags: c_int) -> Option<ssize_t>
     if !msg.msg_name.is_null() && msg.msg_namelen.cast_signed() < 0 {
         return Some(errno::fail(libc::EINVAL));
     }
-    // SAFETY: the vector of a valid message.
-    let result = unsafe {
-        arg::with_slices_mut(msg.msg_iov, msg.msg_iovlen, libc::EMSGSIZE, |bufs| {
-            transfer::recv(handle, fd, bufs, flags)
-        })
+    let result = if flags & libc::MSG_TRUNC != 0 {
+        // SAFETY: the vector of a valid message.
+        let len = unsafe { arg::len_of_slices(msg.msg_iov, msg.msg_iovlen, libc::EMSGSIZE) };
+        len.map(|len| transfer::discard(handle, fd, len, flags))
+    } else {
+        // SAFETY: as above.
+        unsafe {
+            arg::with_slices_mut(msg.msg_iov, msg.msg_iovlen, libc::EMSGSIZE, |bufs| {
+                transfer::recv(handle, fd, bufs, flags)
+            })
+        }
     };
     let n = result.unwrap_or_else(|e| Some(errno::fail(e)))?;
     if n >= 0 {

@@ -221,8 +221,8 @@ unsafe fn read_with(fd: c_int, buf: *mut c_void, len: size_t) -> Option<ssize_t>
 #[inline]
 unsafe fn recv_with(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
     match fdtable::begin_adopted(fd, Direction::Recv) {
-        Begun::Stream(handle) if buf.is_null() && len != 0 && flags & libc::MSG_TRUNC != 0 => {
-            transfer::discard(handle, fd, len, flags)
+        Begun::Stream(handle) if flags & libc::MSG_TRUNC != 0 => {
+            transfer::discard(handle, fd, len.min(arg::MAX_LEN), flags)
         }
         // SAFETY: the caller's promise.
         Begun::Stream(handle) => match unsafe { arg::bytes_mut(buf, len) } {
@@ -258,8 +258,9 @@ unsafe fn recv_otherwise(
     if !fdtable::is_connection(fd) {
         return None;
     }
-    if buf.is_null() && len != 0 && flags & libc::MSG_TRUNC != 0 {
-        return transfer::discard(fdtable::begin_call(fd, Direction::Recv)?, fd, len, flags);
+    if flags & libc::MSG_TRUNC != 0 {
+        let handle = fdtable::begin_call(fd, Direction::Recv)?;
+        return transfer::discard(handle, fd, len.min(arg::MAX_LEN), flags);
     }
     // SAFETY: the caller's promise.
     match unsafe { arg::bytes_mut(buf, len) } {

@@ -5,7 +5,7 @@
 
 use super::file_buffer::with_buffer;
 use crate::slot::{Direction, Handle};
-use crate::{arg, errno, fdtable, guard, next, signal};
+use crate::{arg, cancel, errno, fdtable, guard, next, signal};
 use libc::{c_int, c_uint, loff_t, off_t, size_t, ssize_t};
 use rsock_core::accelerate::FallbackReason;
 use rsock_verbs::HighFd;
@@ -32,46 +32,63 @@ pub(crate) unsafe extern "C-unwind" fn sendfile(
     if let Some(first) = unsafe { fdtable::sendfile_first(out, from, offset, len) } {
         return errno::ret_len(first);
     }
-    if from >= 0
-        && let Some(handle) = fdtable::begin_call(out, Direction::Send)
-        && !handle.stream().is_plain()
-    {
-        // SAFETY: not -1; if it is not open, reading says so.
-        let file = unsafe { BorrowedFd::borrow_raw(from) };
-        let start = if offset.is_null() {
-            rustix::fs::seek(file, SeekFrom::Current(0)).ok()
-        } else {
-            // SAFETY: the caller's promise.
-            match unsafe { arg::load(offset) } {
-                Ok(at) => u64::try_from(at).ok(),
-                Err(e) => return errno::fail(e),
-            }
-        };
-        if let Some(start) = start.filter(|_| is_file(file)) {
-            let moves_file = offset.is_null();
-            let mut result = guard::call_core(|| send_file(&handle, file, start, len, moves_file));
-            drop(handle);
-            if let Ok(n) = result
-                && !moves_file
-            {
-                let end = off_t::try_from(start + n as u64).unwrap_or(off_t::MAX);
-                // SAFETY: the caller's promise.
-                result = unsafe { arg::store(&end, offset) }.map(|()| n);
-            }
-            if result == Err(libc::EPIPE) {
-                signal::raise_sigpipe();
-            }
-            return errno::ret_len(result);
-        }
-        drop(handle);
-        if fdtable::has_no_tcp(out) {
-            // The kernel's answer for a descriptor that `sendfile` does not support.
-            return errno::fail(libc::EINVAL);
-        }
-        fdtable::pin(out, FallbackReason::Option);
-    }
+    // SAFETY: the caller's promise.
+    let sent = cancel::through_cancel(|| unsafe { sendfile_by_stream(out, from, offset, len) });
     // SAFETY: arguments passed on unchanged.
-    unsafe { next::sendfile(out, from, offset, len) }
+    sent.unwrap_or_else(|| unsafe { next::sendfile(out, from, offset, len) })
+}
+
+/// Sends a file by the stream of `out`. `None` if the kernel has to.
+///
+/// # Safety
+/// As `sendfile(2)`.
+unsafe fn sendfile_by_stream(
+    out: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    len: size_t,
+) -> Option<ssize_t> {
+    if from < 0 {
+        return None;
+    }
+    let handle = fdtable::begin_call(out, Direction::Send)?;
+    if handle.stream().is_plain() {
+        return None;
+    }
+    // SAFETY: not -1; if it is not open, reading says so.
+    let file = unsafe { BorrowedFd::borrow_raw(from) };
+    let start = if offset.is_null() {
+        rustix::fs::seek(file, SeekFrom::Current(0)).ok()
+    } else {
+        // SAFETY: the caller's promise.
+        match unsafe { arg::load(offset) } {
+            Ok(at) => u64::try_from(at).ok(),
+            Err(e) => return Some(errno::fail(e)),
+        }
+    };
+    if let Some(start) = start.filter(|_| is_file(file)) {
+        let moves_file = offset.is_null();
+        let mut result = guard::call_core(|| send_file(&handle, file, start, len, moves_file));
+        drop(handle);
+        if let Ok(n) = result
+            && !moves_file
+        {
+            let end = off_t::try_from(start + n as u64).unwrap_or(off_t::MAX);
+            // SAFETY: the caller's promise.
+            result = unsafe { arg::store(&end, offset) }.map(|()| n);
+        }
+        if result == Err(libc::EPIPE) {
+            signal::raise_sigpipe();
+        }
+        return Some(errno::ret_len(result));
+    }
+    drop(handle);
+    if fdtable::has_no_tcp(out) {
+        // The kernel's answer for a descriptor that `sendfile` does not support.
+        return Some(errno::fail(libc::EINVAL));
+    }
+    fdtable::pin(out, FallbackReason::Option);
+    None
 }
 
 /// As `sendfile(2)`, under its other name.
@@ -111,25 +128,42 @@ pub(crate) unsafe extern "C-unwind" fn splice(
     }
     if fdtable::is_known(from) {
         fdtable::pin(from, FallbackReason::Option);
-        // The bytes that the ring still has come first. Before an urgent byte, where splicing
-        // stops, the kernel's answer is right.
-        if let Some(handle) = fdtable::begin_call(from, Direction::Recv)
-            .filter(|handle| !handle.stream().is_at_mark(handle.fd()))
-        {
-            let now = flags & libc::SPLICE_F_NONBLOCK != 0;
-            let result = guard::call_core(|| {
-                let flags = if now { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
-                copy_to_pipe(&handle, to, len, flags)
-            });
-            drop(handle);
-            if result == Err(libc::EPIPE) {
-                signal::raise_sigpipe();
-            }
-            return errno::ret_len(result);
+        let by_stream = || splice_from_stream(from, to, len, flags);
+        if let Some(n) = cancel::without_cancel(by_stream) {
+            return n;
         }
     }
     // SAFETY: arguments passed on unchanged.
     unsafe { next::splice(from, from_at, to, to_at, len, flags) }
+}
+
+/// Moves bytes that the ring of `from` still has, which come before those of the kernel, to the
+/// pipe `to`. `None` if the kernel has to make the call: it also knows what is wrong with one.
+fn splice_from_stream(from: c_int, to: c_int, len: size_t, flags: c_uint) -> Option<ssize_t> {
+    if len == 0 || to < 0 {
+        return None;
+    }
+    // Before an urgent byte, where splicing stops, the kernel's answer is right.
+    let handle = fdtable::begin_call(from, Direction::Recv)
+        .filter(|handle| !handle.stream().is_at_mark(handle.fd()))?;
+    // SAFETY: not -1; if it is not open, asking says so.
+    let pipe = unsafe { BorrowedFd::borrow_raw(to) };
+    if !is_pipe(pipe) {
+        return None;
+    }
+    let now = flags & libc::SPLICE_F_NONBLOCK != 0;
+    let flags = if now { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
+    let result = guard::call_core(|| copy_to_pipe(&handle, pipe, len, flags));
+    drop(handle);
+    if result == Err(libc::EPIPE) {
+        signal::raise_sigpipe();
+    }
+    Some(errno::ret_len(result))
+}
+
+fn is_pipe(fd: BorrowedFd<'_>) -> bool {
+    rustix::fs::fstat(fd)
+        .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_fifo())
 }
 
 fn is_file(fd: BorrowedFd<'_>) -> bool {
@@ -203,14 +237,15 @@ fn copy_file(
 
 /// Moves one chunk of the stream's bytes into a pipe, taking from the stream only what the pipe
 /// took.
-fn copy_to_pipe(handle: &Handle, to: c_int, len: usize, flags: RecvFlags) -> io::Result<usize> {
-    if to < 0 {
-        return Err(io::Error::from_raw_os_error(libc::EBADF));
-    }
+fn copy_to_pipe(
+    handle: &Handle,
+    to: BorrowedFd<'_>,
+    len: usize,
+    flags: RecvFlags,
+) -> io::Result<usize> {
     let mut chunk = [0u8; CHUNK];
     let want = CHUNK.min(len);
-    // SAFETY: not -1; if it is not open, duplicating says so.
-    let pipe = Kept::new(unsafe { BorrowedFd::borrow_raw(to) })?;
+    let pipe = Kept::new(to)?;
     let peek = &mut [IoSliceMut::new(&mut chunk[..want])];
     let seen = handle.stream().recv_by(handle.descriptor(), peek, flags | RecvFlags::PEEK)?;
     let written = rustix::io::write(pipe.fd(), &chunk[..seen])?;

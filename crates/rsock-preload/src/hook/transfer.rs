@@ -5,11 +5,12 @@
 //! to make the call.
 
 use crate::slot::{Direction, Handle};
-use crate::{errno, fdtable, guard, options, signal};
-use libc::{c_int, c_void, ssize_t};
+use crate::{errno, fdtable, guard, next, options, signal};
+use libc::{c_int, c_void, msghdr, ssize_t};
 use rsock_core::accelerate::FallbackReason;
 use rustix::net::{RecvFlags, SendFlags};
 use std::io::{IoSlice, IoSliceMut};
+use std::mem;
 use std::slice;
 
 /// Sends `bufs` on the stream `handle` of descriptor `fd`.
@@ -51,24 +52,34 @@ pub(super) fn recv(
     bufs: &mut [IoSliceMut<'_>],
     flags: c_int,
 ) -> Option<ssize_t> {
-    if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
-        // Urgent data and the error queue are the kernel's, wherever the stream is.
+    if flags & FOR_KERNEL != 0 {
         drop(handle);
         fdtable::pin(fd, FallbackReason::Option);
         return None;
     }
+    let result = receive(&handle, fd, bufs, flags)?;
+    drop(handle);
+    Some(errno::ret_len(result))
+}
+
+/// Urgent data and the error queue are the kernel's, wherever the stream is.
+const FOR_KERNEL: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE;
+
+/// As [`recv`], with flags that a stream may honour.
+fn receive(
+    handle: &Handle,
+    fd: c_int,
+    bufs: &mut [IoSliceMut<'_>],
+    flags: c_int,
+) -> Option<Result<usize, c_int>> {
     if flags & !options::RECV_FLAGS != 0 {
         // Bytes that lie on the ring already are still received from there.
         fdtable::pin(fd, FallbackReason::Option);
     }
     let flags = RecvFlags::from_bits_retain(flags.cast_unsigned());
-    let result = guard::call_core(|| handle.stream().recv_by(handle.descriptor(), bufs, flags));
-    match result {
-        Err(e) if is_suspect(e) && fdtable::was_reused(&handle, fd) => None,
-        result => {
-            drop(handle);
-            Some(errno::ret_len(result))
-        }
+    match guard::call_core(|| handle.stream().recv_by(handle.descriptor(), bufs, flags)) {
+        Err(e) if is_suspect(e) && fdtable::was_reused(handle, fd) => None,
+        result => Some(result),
     }
 }
 
@@ -116,14 +127,26 @@ fn after_first(
             Some(errno::fail(libc::EPIPE))
         }
         Ok(n) if n < bufs.iter().map(|buf| buf.len()).sum() => {
-            let rest = rest_of(bufs, n);
+            // A call that has sent something neither fails nor raises a signal.
+            let _errno = errno::Kept::now();
+            let (rest, flags) = (rest_of(bufs, n), flags | libc::MSG_NOSIGNAL);
             let more = fdtable::begin_call(fd, Direction::Send)
                 .and_then(|handle| send(handle, fd, &rest, flags))
-                .and_then(|more| usize::try_from(more).ok());
-            Some(errno::ret_len(Ok(n + more.unwrap_or(0))))
+                .unwrap_or_else(|| send_by_kernel(fd, &rest, flags));
+            Some((n + usize::try_from(more).unwrap_or(0)).cast_signed())
         }
         result => Some(errno::ret_len(result)),
     }
+}
+
+/// Sends `bufs` by the kernel, of a connection that is not to be adopted.
+fn send_by_kernel(fd: c_int, bufs: &[IoSlice<'_>], flags: c_int) -> ssize_t {
+    // SAFETY: a message of zeroes is valid: it has no address, no vector and no control data.
+    let mut message: msghdr = unsafe { mem::zeroed() };
+    message.msg_iov = bufs.as_ptr().cast_mut().cast();
+    message.msg_iovlen = bufs.len();
+    // SAFETY: `IoSlice` is guaranteed to have the layout of `iovec`, and the kernel reads alone.
+    unsafe { next::sendmsg(fd, &raw const message, flags) }
 }
 
 /// `bufs` without their first `n` bytes.
@@ -145,37 +168,52 @@ pub(super) fn recv_any(fd: c_int, bufs: &mut [IoSliceMut<'_>], flags: c_int) -> 
     }
 }
 
-/// Receives and discards up to `len` bytes (`MSG_TRUNC` with no buffer).
+/// Receives up to `len` bytes and discards them (`MSG_TRUNC`): as with the kernel, the program's
+/// buffer is neither written nor looked at.
 ///
 /// PERF: never part of its caller, where its buffer would have every `recv` touch two pages more of
 /// the stack: two of the page faults of a program that starts.
 #[cold]
 #[inline(never)]
 pub(super) fn discard(handle: Handle, fd: c_int, len: usize, flags: c_int) -> Option<ssize_t> {
-    let mut scratch = [0u8; 4096];
-    let flags = flags & !(libc::MSG_TRUNC | libc::MSG_WAITALL);
-    let rest = |done: usize| (len - done).min(4096);
-    let first = recv(handle, fd, &mut [IoSliceMut::new(&mut scratch[..rest(0)])], flags)?;
-    let mut done = usize::try_from(first).unwrap_or(0);
-    if flags & libc::MSG_PEEK != 0 || done == 0 {
-        return Some(first);
+    if flags & FOR_KERNEL != 0 {
+        return recv(handle, fd, &mut [], flags);
     }
-    // Like one call on TCP: as much as is there. The next call reports an error.
-    while rest(done) != 0 {
-        match discard_more(fd, &mut scratch[..rest(done)]) {
-            0 => break,
-            n => done += n,
+    let mut scratch = [0u8; 4096];
+    let flags = flags & !libc::MSG_TRUNC;
+    let peeks = flags & libc::MSG_PEEK != 0;
+    let mut done = 0;
+    loop {
+        let want = scratch.len().min(len - done);
+        let room = &mut [IoSliceMut::new(&mut scratch[..want])];
+        let more = if done == 0 || flags & libc::MSG_WAITALL != 0 {
+            receive(&handle, fd, room, flags)
+        } else {
+            // Like one call on TCP: as much as is there. The next call reports an error.
+            guard::call_core(|| Ok(handle.stream().recv_more(handle.descriptor(), room)))
+                .ok()
+                .map(Ok)
+        };
+        match more {
+            None if done == 0 => return None,
+            Some(Err(e)) if done == 0 => {
+                drop(handle);
+                return Some(errno::fail(e));
+            }
+            Some(Ok(n)) if peeks => {
+                let readable = || handle.stream().bytes_readable(handle.fd()).unwrap_or(0);
+                done = if n == want && n < len { readable().clamp(n, len) } else { n };
+                break;
+            }
+            Some(Ok(n)) if n != 0 => done += n,
+            _ => break,
+        }
+        if done == len {
+            break;
         }
     }
+    drop(handle);
     Some(done.cast_signed())
-}
-
-/// Receives into `room` what the same call would still receive. Zero bytes if `fd` is no longer the
-/// stream.
-fn discard_more(fd: c_int, room: &mut [u8]) -> usize {
-    let Some(handle) = fdtable::find(fd, Direction::Recv) else { return 0 };
-    let room = &mut [IoSliceMut::new(room)];
-    guard::call_core(|| Ok(handle.stream().recv_more(handle.descriptor(), room))).unwrap_or(0)
 }
 
 /// Errors that the adopted socket itself cannot have.

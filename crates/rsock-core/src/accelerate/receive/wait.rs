@@ -70,6 +70,7 @@ impl RingWait<'_> {
         watch: Watch,
     ) -> io::Result<Woken> {
         let path = self.path;
+        let end = left.and_then(|left| sys::now().checked_add(left));
         if let Some(woken) = path.nap(mark, left, watch) {
             self.count(Waited::Sleeping);
             match woken {
@@ -94,6 +95,7 @@ impl RingWait<'_> {
                 return Ok(Woken::ByRing);
             }
         }
+        let left = end.map(|end| end.saturating_duration_since(sys::now())).or(left);
         if sleep_with_bell(fd, libc::POLLRDHUP, path, mark, left, watch)? {
             return Ok(Woken::ByDescriptor);
         }

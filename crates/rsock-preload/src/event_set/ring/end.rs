@@ -6,9 +6,11 @@ use crate::log;
 use crate::raw_epoll;
 use crate::slot::Handle;
 use rsock_core::accelerate::{AcceleratedStream, StreamRef};
-use rustix::fd::{AsFd, AsRawFd};
+use rustix::fd::{AsFd, AsRawFd, RawFd};
+use std::io;
 use std::sync::atomic::Ordering;
 
+const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE.cast_unsigned();
 /// What remains of the events of a one-shot watch that has reported.
 const FLAGS: u32 = (libc::EPOLLONESHOT | libc::EPOLLET).cast_unsigned();
 
@@ -49,12 +51,13 @@ impl State {
         let Some(member) = self.members.get_mut(number) else { return };
         let events = if ring.watch.is_spent() { member.events & FLAGS } else { member.events };
         let (fd, data) = (member.fd, member.data);
-        let done = match ring.announced_by.has_entry() {
-            true => raw_epoll::modify(self.fd, fd, events, data),
+        let has_entry = ring.announced_by.has_entry();
+        let done = match has_entry {
+            true => change_entry(self.fd, fd, events, data),
             false => match raw_epoll::add(self.fd, fd, events, data) {
                 // A process that has the set from a fork has put it back already.
                 Err(e) if e.raw_os_error() == Some(libc::EEXIST) => {
-                    raw_epoll::modify(self.fd, fd, events, data)
+                    change_entry(self.fd, fd, events, data)
                 }
                 added => added,
             },
@@ -68,7 +71,8 @@ impl State {
             }
             Err(e) => {
                 log::line(format_args!("fd {fd}: not put back into its epoll set yet: {e}"));
-                let announced_by = AnnouncedBy::Unwatched { has_entry: false };
+                let has_entry = has_entry && events & EXCLUSIVE == 0;
+                let announced_by = AnnouncedBy::Unwatched { has_entry };
                 member.ring = Some(OnRing { announced_by, asks_socket: true, ..ring });
                 set.n_watched.fetch_add(1, Ordering::AcqRel);
                 self.note_candidate(number);
@@ -117,4 +121,14 @@ impl State {
         }
         Some(ring)
     }
+}
+
+/// Has the kernel's entry of `fd` report `events` with `data` from now on.
+fn change_entry(set: RawFd, fd: RawFd, events: u32, data: u64) -> io::Result<()> {
+    if events & EXCLUSIVE == 0 {
+        return raw_epoll::modify(set, fd, events, data);
+    }
+    // The kernel refuses to make an entry exclusive that is there already.
+    raw_epoll::remove(set, fd)?;
+    raw_epoll::add(set, fd, events, data)
 }

@@ -6,8 +6,10 @@ pub(super) mod wait;
 
 use super::alias;
 use crate::fdtable::datagrams;
-use crate::{cancel, errno, event_set, fdtable, guard, next, rows};
+use crate::{cancel, errno, event_set, fdtable, guard, next, rows, threads};
 use libc::{c_int, nfds_t, pollfd, sigset_t, size_t, timespec};
+use named::event_flags;
+use rustix::event::PollFlags;
 use std::slice;
 use std::time::{Duration, Instant};
 use wait::OffTcp;
@@ -209,6 +211,14 @@ pub(super) fn needs_own_poll(fd: c_int) -> bool {
     fdtable::needs_own_poll(fd) || watches_rings(fd)
 }
 
+/// Whether input of `fd`, for which the call `asks`, may come by a ring before the kernel has any:
+/// another thread may adopt the connection while this one sleeps.
+pub(super) fn may_leave_kernel(fd: c_int, asks: PollFlags) -> bool {
+    asks.intersects(PollFlags::IN | PollFlags::RDNORM)
+        && fdtable::is_candidate(fd)
+        && !threads::is_alone()
+}
+
 /// Whether an entry refers to a socket of this library, so that the kernel's `poll` may not
 /// suffice.
 ///
@@ -217,7 +227,8 @@ pub(super) fn needs_own_poll(fd: c_int) -> bool {
 unsafe fn has_sockets(fds: *const pollfd, n: nfds_t) -> bool {
     // SAFETY: the caller's promise.
     let fds = unsafe { entries(fds, n) };
-    !guard::is_in_core() && fds.is_some_and(|fds| fds.iter().any(|p| needs_own_poll(p.fd)))
+    let is_one = |p: &pollfd| needs_own_poll(p.fd) || may_leave_kernel(p.fd, event_flags(p));
+    !guard::is_in_core() && fds.is_some_and(|fds| fds.iter().any(is_one))
 }
 
 /// The entries, unless there are none or more than a process may have descriptors.

@@ -7,8 +7,8 @@
 use crate::fdtable::datagrams;
 use crate::hook::poll::named::event_flags;
 use crate::hook::poll::wait::{self, OffTcp};
-use crate::hook::poll::{many, needs_own_poll, watches_rings};
-use crate::{arg, errno, event_set, guard, rows};
+use crate::hook::poll::{many, may_leave_kernel, needs_own_poll, watches_rings};
+use crate::{arg, errno, event_set, fdtable, guard, rows};
 use libc::{c_int, c_ulong, fd_set, pollfd, sigset_t};
 use rustix::event::PollFlags;
 use rustix::fd::BorrowedFd;
@@ -70,10 +70,14 @@ impl Wanted {
         let wanted = Self { n, sets: sets.map(|set| set.cast()) };
         let end = n.min(rows::end());
         let names_stream = (0..end).any(|fd| {
-            c_int::try_from(fd).is_ok_and(concerns_hook)
-                // SAFETY: below both `n` and a number that the process has had, rounded up as the
-                // kernel rounds it.
-                && !unsafe { wanted.asks(fd) }.is_empty()
+            let Ok(number) = c_int::try_from(fd) else { return false };
+            if !concerns_hook(number) && !fdtable::is_candidate(number) {
+                return false;
+            }
+            // SAFETY: below both `n` and a number that the process has had, rounded up as the
+            // kernel rounds it.
+            let asks = unsafe { wanted.asks(fd) };
+            !asks.is_empty() && (concerns_hook(number) || may_leave_kernel(number, asks))
         });
         if !names_stream {
             return None;

@@ -1,0 +1,68 @@
+/* MSG_TRUNC: bytes are received and discarded, and the program's buffer is neither written nor looked at. */
+#include "common.h"
+
+enum { FIRST = 20000, LATER = 3000 };
+
+/* No process has memory there. */
+static char *const NOWHERE = (char *)8;
+
+static void await_readable(int fd, int wanted)
+{
+	int n = 0;
+	while (n != wanted) {
+		CHECK(ioctl(fd, FIONREAD, &n) == 0);
+		sched_yield();
+	}
+}
+
+static void discards_client(int fd)
+{
+	struct iovec iov[2] = {{.iov_base = NULL, .iov_len = 60}, {.iov_base = NOWHERE, .iov_len = 40}};
+	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 2, .msg_flags = -1};
+	unsigned char buf[5000];
+	char kept = '.', *volatile byte = &kept;
+	await_readable(fd, FIRST);
+	SHOW(recv(fd, byte, 10000, MSG_TRUNC | MSG_PEEK));
+	SHOW(recv(fd, NULL, 1 << 20, MSG_TRUNC | MSG_PEEK));
+	SHOW(recv(fd, NOWHERE, 1, MSG_TRUNC | MSG_PEEK));
+	SHOW(recv(fd, byte, 5000, MSG_TRUNC));
+	SHOW(recvfrom(fd, NOWHERE, 100, MSG_TRUNC, NULL, NULL));
+	SHOW(recvmsg(fd, &msg, MSG_TRUNC));
+	printf("flags %x\n", (unsigned)msg.msg_flags);
+	CHECK(kept == '.');
+	get(fd, buf, sizeof(buf));
+	check_stream(buf, sizeof(buf), 1, 5200);
+	SHOW(recv(fd, NULL, 1000, MSG_TRUNC | MSG_WAITALL));
+	SHOW(recv(fd, NULL, 0, MSG_TRUNC));
+	await_readable(fd, FIRST - 11200);
+	SHOW(recv(fd, NULL, 1 << 20, MSG_TRUNC));
+	SHOW(recv(fd, NULL, 1, MSG_TRUNC | MSG_DONTWAIT));
+	tell(fd);
+	/* It comes in two pieces. */
+	SHOW(recv(fd, byte, LATER, MSG_TRUNC | MSG_WAITALL));
+	CHECK(kept == '.');
+	tell(fd);
+	await_end(fd);
+	SHOW(recv(fd, byte, LATER, MSG_TRUNC | MSG_WAITALL));
+	SHOW(recv(fd, byte, LATER, MSG_TRUNC));
+}
+
+static void discards_server(int fd)
+{
+	put_stream(fd, FIRST, 1);
+	hear(fd);
+	put_stream(fd, LATER - 1, 2);
+	usleep(20000);
+	put_stream(fd, 1, 3);
+	hear(fd);
+	put_stream(fd, 10, 4);
+}
+
+static const struct part PARTS[] = {
+	{"discards", discards_client, discards_server},
+};
+
+int main(int argc, char **argv)
+{
+	return play(argc, argv, PARTS, COUNT(PARTS));
+}
