@@ -12,6 +12,9 @@
 /* Numbers of events that a compiler would complain of. */
 static volatile int negative = -1, least = INT_MIN, too_many = INT_MAX;
 
+/* What the program has a set say of a stream. */
+static const uint64_t DATA = 0xabcdef0123456789;
+
 static int new_set(void)
 {
 	int set = epoll_create1(EPOLL_CLOEXEC);
@@ -21,7 +24,7 @@ static int new_set(void)
 
 static void add(int set, int fd)
 {
-	struct epoll_event event = {.events = EPOLLIN, .data.u64 = 0xabcdef0123456789ull};
+	struct epoll_event event = {.events = EPOLLIN, .data.u64 = DATA};
 	CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
 }
 
@@ -30,7 +33,7 @@ static void await_input(int set)
 {
 	struct epoll_event event = {0};
 	CHECK(epoll_wait(set, &event, 1, -1) == 1);
-	CHECK(event.events == EPOLLIN && event.data.u64 == 0xabcdef0123456789ull);
+	CHECK(event.events == EPOLLIN && event.data.u64 == DATA);
 }
 
 /* Both ends send, and read what their sets report. */
@@ -234,6 +237,23 @@ static void first_at_limit(int fd)
 	CHECK(set == taken[n]);
 	add(set, fd);
 	exchange(set, fd, 1);
+}
+
+/* An exclusive watch, which the kernel lets a program add and never change. */
+static void exclusive_at_limit(int fd)
+{
+	int taken[512], set = new_set();
+	struct epoll_event event = {.events = EPOLLIN | EPOLLEXCLUSIVE, .data.u64 = DATA};
+	int n = use_up(taken, COUNT(taken));
+	CHECK(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+	exchange(set, fd, 1);
+	SHOW(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+	SHOW(epoll_ctl(set, EPOLL_CTL_MOD, fd, &event));
+	exchange(set, fd, 2);
+	SHOW(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL));
+	SHOW(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+	CHECK(close(taken[--n]) == 0);
+	exchange(set, fd, 3);
 }
 
 static int next_connection(void)
@@ -442,6 +462,7 @@ static const struct part parts[] = {
 	{"page_edge", page_edge, page_edge},
 	{"at_limit", at_limit, at_limit},
 	{"first_at_limit", first_at_limit, first_at_limit},
+	{"exclusive_at_limit", exclusive_at_limit, exclusive_at_limit},
 	{"turns", turns, turns},
 	{"ends_of_first_watches", ends_of_first_watches, ends_of_first_watches},
 	{"added_meanwhile", added_meanwhile, added_meanwhile},

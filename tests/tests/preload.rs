@@ -34,6 +34,7 @@ parts! {
     discards: discards;
     first_calls: rest_of_send poll_beside_sender select_beside_sender;
     forks: making;
+    splices: refused cancelled;
     polled: many selected here forked handlers limits;
     moves: first_byte mid_write both_directions blocked_recv unread half_close;
     signals: interrupt interrupt_poll restart restart_timeout restart_timeout_send longjmp
@@ -44,7 +45,7 @@ parts! {
     allocator: exchange close;
     sandbox: kill kill_by_syscall refuse short_connections;
     missing: write read handled killed flip;
-    sets: control loops waits page_edge at_limit first_at_limit turns
+    sets: control loops waits page_edge at_limit first_at_limit exclusive_at_limit turns
         ends_of_first_watches added_meanwhile;
     shared_sets: exec_set exec_set_alone exec_deleted exec_set_in_set exec_renamed spawn_set
         spawn_passed pass_set pass_set_alone pass_set_in_set pass_deleted pass_inner
@@ -102,6 +103,8 @@ fn assert_same_in_all_pairs(program: &str, part: &str) {
             watched(name, move || pair(server, client))
         };
         let plain = run(Shim { server: false, client: false });
+        // The status with which a program ends that finds something wrong.
+        assert!(!format!("{plain:?}").contains("exit status: 99"), "{part}: {plain:?}");
         for shim in MIXED {
             let mixed = run(shim);
             assert_eq!(mixed, plain, "left: {shim:?}, right: without, warm {warm}");

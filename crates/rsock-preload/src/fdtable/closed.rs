@@ -132,7 +132,7 @@ mod tests {
     use rustix::net::{RecvFlags, SendFlags};
     use std::io::{self, IoSlice, IoSliceMut};
     use std::net::{TcpListener, TcpStream};
-    use std::os::fd::{AsFd, AsRawFd};
+    use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
     /// A socket in a slot, as the table has one.
     fn insert(socket: &TcpStream, side: Side) -> Key {
@@ -181,5 +181,18 @@ mod tests {
         let end = receive(&begin(key_b, Direction::Recv, &b), 1).expect("no reset");
         assert!(end.is_empty());
         release_descriptor(key_b, b.as_raw_fd(), Ending::Close);
+    }
+
+    #[test]
+    fn a_call_whose_number_was_closed_is_not_made_on_the_next_owner() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+        let socket = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
+        let (key, fd) = (insert(&socket, Side::Connected), socket.as_raw_fd());
+        let call = begin(key, Direction::Recv, &socket);
+        release_descriptor(key, fd, Ending::Close);
+        // In one step, so that no other test gets the number.
+        let mut number = OwnedFd::from(socket);
+        rustix::io::dup2(listener.as_fd(), &mut number).expect("another file");
+        assert!(!was_reused(&call, fd));
     }
 }

@@ -1,0 +1,129 @@
+/* `splice` and `sendfile`: calls that the kernel refuses, and threads that are cancelled in them. */
+#include "common.h"
+#include <stdatomic.h>
+#include <sys/sendfile.h>
+#include <sys/syscall.h>
+
+/* `SENT` is more than the buffers of a connection take. */
+enum { SENT = 24 << 20, LATER = 1000 };
+
+static void refused_client(int fd)
+{
+	int ends[2], others[2];
+	FILE *file = tmpfile();
+	CHECK(file != NULL && pipe(ends) == 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, others) == 0);
+	await_bytes(fd, LATER);
+	SHOW(splice(fd, NULL, fileno(file), NULL, LATER, 0));
+	SHOW(splice(fd, NULL, others[0], NULL, LATER, 0));
+	SHOW(splice(fd, NULL, -1, NULL, LATER, 0));
+	SHOW(splice(fd, NULL, ends[1], NULL, LATER, 0));
+	get_stream(ends[0], LATER, 1);
+	SHOW(splice(fd, NULL, ends[1], NULL, 0, 0));
+	SHOW(lseek(fileno(file), 0, SEEK_END));
+	tell(fd);
+	hear(fd);
+}
+
+static void refused_server(int fd)
+{
+	put_stream(fd, LATER, 1);
+	hear(fd);
+	tell(fd);
+}
+
+static void cleaned(void *what)
+{
+	printf("clean-up %s\n", (char *)what);
+}
+
+static atomic_int is_cancelled;
+/* The thread that is about to wait. */
+static _Atomic pid_t waiting;
+
+static void *splice_for_ever(void *fd)
+{
+	int ends[2];
+	CHECK(pipe(ends) == 0);
+	waiting = (pid_t)syscall(SYS_gettid);
+	pthread_cleanup_push(cleaned, "splice");
+	while (splice(*(int *)fd, NULL, ends[1], NULL, 1, 0) < 0 && errno == EINTR)
+		;
+	pthread_cleanup_pop(0);
+	return NULL;
+}
+
+/* `sendfile` is no cancellation point: the thread goes on, and ends in the next one. */
+static void *send_file(void *fd)
+{
+	FILE *file = tmpfile();
+	off_t at = 0;
+	long interrupted = 0;
+	CHECK(file != NULL);
+	put_stream(fileno(file), SENT, 2);
+	waiting = (pid_t)syscall(SYS_gettid);
+	while (at < SENT)
+		if (sendfile(*(int *)fd, fileno(file), &at, (size_t)(SENT - at)) < 0) {
+			CHECK(errno == EINTR);
+			interrupted++;
+		}
+	while (!is_cancelled)
+		sched_yield();
+	printf("sent %ld, interrupted %ld times\n", (long)at, interrupted);
+	pthread_cleanup_push(cleaned, "sendfile");
+	pthread_testcancel();
+	pthread_cleanup_pop(0);
+	return NULL;
+}
+
+static void cancel(int fd, void *(*run)(void *), int answers)
+{
+	pthread_t thread;
+	void *result;
+	is_cancelled = 0;
+	waiting = 0;
+	CHECK(pthread_create(&thread, NULL, run, &fd) == 0);
+	while (!waiting)
+		usleep(1000);
+	await_sleep(waiting);
+	CHECK(pthread_cancel(thread) == 0);
+	is_cancelled = 1;
+	if (answers >= 0) {
+		usleep(20000);
+		tell(answers);
+	}
+	CHECK(pthread_join(thread, &result) == 0);
+	printf("%s\n", result == PTHREAD_CANCELED ? "cancelled" : "ended");
+}
+
+static void cancelled_client(int fd)
+{
+	/* The server begins to read when it is told to. */
+	int other = connect_to_server();
+	cancel(fd, send_file, other);
+	hear(fd);
+	cancel(fd, splice_for_ever, -1);
+	tell(fd);
+	hear(fd);
+	CHECK(close(other) == 0);
+}
+
+static void cancelled_server(int fd)
+{
+	int other = accept_client();
+	hear(other);
+	get_stream(fd, SENT, 2);
+	tell(fd);
+	hear(fd);
+	tell(fd);
+	CHECK(close(other) == 0);
+}
+
+static const struct part PARTS[] = {
+	{"refused", refused_client, refused_server},
+	{"cancelled", cancelled_client, cancelled_server},
+};
+
+int main(int argc, char **argv)
+{
+	return play(argc, argv, PARTS, COUNT(PARTS));
+}
