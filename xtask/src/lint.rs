@@ -1,6 +1,6 @@
 //! `cargo xtask lint`: everything that can be checked without running the code.
 
-use crate::steps::{self, Done};
+use crate::steps::{self, Done, PROFILE};
 use crate::test::DEVICE_TESTS;
 use crate::{commits, docs, layers, sources, types, words};
 use std::process::Command;
@@ -28,7 +28,7 @@ pub(crate) fn run() -> Done {
 }
 
 fn clippy(targets: &[&str]) -> Done {
-    let deny = ["--locked", "--", "-D", "warnings"];
+    let deny = ["--profile", PROFILE, "--locked", "--", "-D", "warnings"];
     steps::run(steps::cargo().arg("clippy").args(targets).args(deny))
 }
 
@@ -40,6 +40,7 @@ fn documentation() -> Done {
     for documented in CALLED_RSOCK {
         let mut doc = steps::cargo();
         doc.args(["doc", "--no-deps", "--document-private-items", "--locked", "--workspace"]);
+        doc.args(["--profile", PROFILE]);
         let others = CALLED_RSOCK.into_iter().filter(|package| *package != documented);
         doc.args(others.map(|package| format!("--exclude={package}")));
         steps::run(doc.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private-intra-doc-links"))?;

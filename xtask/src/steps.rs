@@ -33,6 +33,10 @@ impl fmt::Display for Failure {
 /// How a task ends.
 pub(crate) type Done<T = ()> = Result<T, Failure>;
 
+/// The profile of what is checked and tested: Cargo.toml says what it is. One for all, so that
+/// procedural macros are compiled once.
+pub(crate) const PROFILE: &str = "checked";
+
 /// The workspace's root directory.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(1).map_or_else(PathBuf::new, Into::into)

@@ -7,7 +7,7 @@
 use crate::again;
 use crate::lab;
 use crate::sources;
-use crate::steps::{self, Done, Failure};
+use crate::steps::{self, Done, Failure, PROFILE};
 use crate::tools;
 use crate::torture;
 use crate::watch::{Counts, Failed, Watched};
@@ -362,6 +362,3 @@ fn loom_packages() -> Done<BTreeSet<String>> {
 
 /// Seconds for all tests in the lab: they take nine minutes on two CPUs.
 const LAB_LIMIT: &str = "1800";
-
-/// Cargo.toml says what it is.
-const PROFILE: &str = "checked";

@@ -1,7 +1,7 @@
 //! `cargo xtask torture`: random programs over the preload library, every byte and every answer of
 //! which is checked. docs/reliability.md says what is judged, and how.
 
-use crate::steps::{self, Done};
+use crate::steps::{self, Done, PROFILE};
 use clap::Args;
 use std::path::PathBuf;
 use std::process::Command;
@@ -126,6 +126,3 @@ pub(crate) fn fresh_seed() -> u64 {
 
 /// The seed of the run that is always the same.
 const FIXED_SEED: u64 = 14;
-
-/// As `cargo xtask test` has it.
-const PROFILE: &str = "checked";
