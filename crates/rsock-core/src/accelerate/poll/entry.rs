@@ -25,7 +25,8 @@ pub trait PolledSet: std::fmt::Debug {
 #[derive(Clone, Copy, Debug)]
 pub struct Changed;
 
-/// One entry of [`poll`]: a descriptor of the program, and what lies beside it.
+/// One entry of [`poll`](crate::accelerate::poll()): a descriptor of the program, and what lies
+/// beside it.
 #[derive(Debug)]
 pub struct PollDescriptor<'a> {
     /// The descriptor as the program named it; negative ones are skipped, as by `poll(2)`.
@@ -84,7 +85,7 @@ impl PollDescriptor<'_> {
         unsafe { BorrowedFd::borrow_raw(self.number()) }
     }
 
-    /// Whether a close of its descriptor has to wake a sleeper by [`notice`], because it has no
+    /// Whether a close of its descriptor has to wake a sleeper by `notice`, because it has no
     /// ring that could.
     pub(super) fn needs_notice(&self) -> bool {
         self.call.is_some() && self.stream.is_none_or(|stream| stream.path().is_none())

@@ -46,8 +46,8 @@ impl<'a> State<'a> {
         }
     }
 
-    /// As [`Self::of_kernel`] for `events`, but where `has_input` tells of input that the kernel does
-    /// not know.
+    /// As [`Self::of_kernel`] for `events`, with input of which `has_input` tells and the kernel
+    /// does not.
     pub(super) fn of_kernel_or(events: PollFlags, has_input: impl FnOnce() -> bool) -> Self {
         let mut state = Self::of_kernel(events);
         if events.intersects(INPUT) && has_input() {
