@@ -31,6 +31,7 @@ parts! {
     ends: half_close both_half_close closed_peer late_writer late_writer_killed late_half_close
         killed_by_sigpipe unread linger exit killed blocked_writer shut_read edges state timeouts
         files file_pieces options;
+    cancels: first;
     discards: discards;
     first_calls: rest_of_send poll_beside_sender select_beside_sender;
     forks: making;

@@ -6,8 +6,11 @@
 //! `signal` treats there as a handler that ends the call with `EINTR`; and [`without_cancel`],
 //! outside again, is the cancellation point.
 
-use crate::{errno, guard, signal};
-use libc::{c_int, clockid_t, pthread_t};
+use crate::{errno, guard, next, signal, tcp_only};
+use libc::{c_int, c_void, clockid_t, pthread_t};
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether any thread has been cancelled, or could be between any two instructions.
@@ -28,9 +31,38 @@ pub(crate) unsafe fn set_type(kind: c_int, old: *mut c_int) -> c_int {
     const PTHREAD_CANCEL_ASYNCHRONOUS: c_int = 1;
     if kind == PTHREAD_CANCEL_ASYNCHRONOUS {
         USED.store(true, Ordering::SeqCst);
+        let _errno = errno::Kept::now();
+        static IS_WRAPPED: Once = Once::new();
+        if !tcp_only::is_on() {
+            IS_WRAPPED.call_once(|| hold(wrap_handler));
+        }
     }
     // SAFETY: the caller's promise.
-    unsafe { crate::next::pthread_setcanceltype(kind, old) }
+    unsafe { next::pthread_setcanceltype(kind, old) }
+}
+
+/// Has libc install the handler of its cancellation signal, which it does when a process first
+/// cancels a thread, and wraps it.
+///
+/// COMPAT: libc sends the signal before it could be wrapped then. The handler of glibc 2.36 ends a
+/// thread of the asynchronous type although it has disabled cancellation since, as calls in the
+/// core do.
+fn wrap_handler() {
+    extern "C" fn end_at_once(_: *mut c_void) -> *mut c_void {
+        ptr::null_mut()
+    }
+    let mut thread = MaybeUninit::<pthread_t>::uninit();
+    let (at, none) = (thread.as_mut_ptr(), ptr::null_mut());
+    // SAFETY: room for the number, the usual attributes, and a function without an argument.
+    if unsafe { libc::pthread_create(at, ptr::null(), end_at_once, none) } == 0 {
+        // SAFETY: filled in by a call that has succeeded.
+        let thread = unsafe { thread.assume_init() };
+        // SAFETY: a thread that is not joined yet. It has no cancellation point.
+        unsafe { next::pthread_cancel(thread) };
+        // SAFETY: as above, and joined once.
+        unsafe { libc::pthread_join(thread, ptr::null_mut()) };
+        signal::wrap_cancellation();
+    }
 }
 
 unsafe extern "C-unwind" {
@@ -45,7 +77,7 @@ unsafe extern "C-unwind" {
 pub(crate) unsafe fn cancel_thread(thread: pthread_t) -> c_int {
     USED.store(true, Ordering::SeqCst);
     // SAFETY: the caller's promise.
-    let result = unsafe { crate::next::pthread_cancel(thread) };
+    let result = unsafe { next::pthread_cancel(thread) };
     if result == 0 {
         let _errno = errno::Kept::now();
         let mut clock: clockid_t = 0;
