@@ -18,6 +18,9 @@ const CHEAP_READING: Duration = Duration::from_nanos(100);
 const MAX_STRETCH: u32 = 4;
 
 /// Spins until `ready` holds, for about a microsecond.
+///
+/// PERF: part of its callers: outside of them, round trips of a byte were a twentieth fewer.
+#[inline(always)]
 pub(super) fn take_turns(ready: impl Fn() -> bool) -> bool {
     for _ in 0..FREE_TURNS * stretch() {
         if ready() {
@@ -82,6 +85,7 @@ pub(super) fn spin_for(budget: u32, ready: impl Fn() -> bool) -> Spun {
 
 /// By how much to stretch the turns between two readings of the clock: more than 1 where a reading
 /// takes a system call.
+#[inline]
 pub(super) fn stretch() -> u32 {
     static STRETCH: OnceBox<u32> = OnceBox::new();
     *STRETCH.get_or_init(|| {
