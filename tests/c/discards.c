@@ -58,8 +58,33 @@ static void discards_server(int fd)
 	put_stream(fd, 10, 4);
 }
 
+static void ignore(int number)
+{
+	(void)number;
+}
+
+/* A signal handler ends a wait for more, after several pieces of a size that the library discards at once. */
+static void interrupted_client(int fd)
+{
+	struct sigaction action = {.sa_handler = ignore};
+	struct itimerval often = {{0, 30000}, {0, 30000}}, never = {0};
+	CHECK(sigaction(SIGALRM, &action, NULL) == 0);
+	await_readable(fd, FIRST);
+	CHECK(setitimer(ITIMER_REAL, &often, NULL) == 0);
+	SHOW(recv(fd, NULL, 2 * FIRST, MSG_TRUNC | MSG_WAITALL));
+	CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
+	tell(fd);
+}
+
+static void interrupted_server(int fd)
+{
+	put_stream(fd, FIRST, 1);
+	hear(fd);
+}
+
 static const struct part PARTS[] = {
 	{"discards", discards_client, discards_server},
+	{"interrupted", interrupted_client, interrupted_server},
 };
 
 int main(int argc, char **argv)

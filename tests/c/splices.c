@@ -16,6 +16,11 @@ static void refused_client(int fd)
 	SHOW(splice(fd, NULL, fileno(file), NULL, LATER, 0));
 	SHOW(splice(fd, NULL, others[0], NULL, LATER, 0));
 	SHOW(splice(fd, NULL, -1, NULL, LATER, 0));
+	loff_t at = 0;
+	SHOW(splice(fd, &at, ends[1], NULL, LATER, 0));
+	SHOW(splice(fd, NULL, ends[1], &at, LATER, 0));
+	SHOW(splice(fd, NULL, ends[1], NULL, LATER, 1 << 10));
+	SHOW(splice(fd, NULL, ends[0], NULL, LATER, 0));
 	SHOW(splice(fd, NULL, ends[1], NULL, LATER, 0));
 	get_stream(ends[0], LATER, 1);
 	SHOW(splice(fd, NULL, ends[1], NULL, 0, 0));

@@ -10,7 +10,6 @@ use crate::{errno, guard, next, signal, tcp_only};
 use libc::{c_int, c_void, clockid_t, pthread_t};
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether any thread has been cancelled, or could be between any two instructions.
@@ -32,9 +31,9 @@ pub(crate) unsafe fn set_type(kind: c_int, old: *mut c_int) -> c_int {
     if kind == PTHREAD_CANCEL_ASYNCHRONOUS {
         USED.store(true, Ordering::SeqCst);
         let _errno = errno::Kept::now();
-        static IS_WRAPPED: Once = Once::new();
-        if !tcp_only::is_on() {
-            IS_WRAPPED.call_once(|| hold(wrap_handler));
+        static IS_WRAPPED: AtomicBool = AtomicBool::new(false);
+        if !tcp_only::is_on() && !IS_WRAPPED.swap(true, Ordering::SeqCst) {
+            hold(wrap_handler);
         }
     }
     // SAFETY: the caller's promise.
@@ -48,17 +47,25 @@ pub(crate) unsafe fn set_type(kind: c_int, old: *mut c_int) -> c_int {
 /// thread of the asynchronous type although it has disabled cancellation since, as calls in the
 /// core do.
 fn wrap_handler() {
-    extern "C" fn end_at_once(_: *mut c_void) -> *mut c_void {
+    extern "C" fn wait_until(is_over: *mut c_void) -> *mut c_void {
+        // SAFETY: the variable below, which lives until this thread is joined.
+        let is_over: &AtomicBool = unsafe { &*is_over.cast() };
+        while !is_over.load(Ordering::Acquire) {
+            rustix::thread::sched_yield();
+        }
         ptr::null_mut()
     }
+    let is_over = AtomicBool::new(false);
     let mut thread = MaybeUninit::<pthread_t>::uninit();
-    let (at, none) = (thread.as_mut_ptr(), ptr::null_mut());
-    // SAFETY: room for the number, the usual attributes, and a function without an argument.
-    if unsafe { libc::pthread_create(at, ptr::null(), end_at_once, none) } == 0 {
+    let (at, argument) = (thread.as_mut_ptr(), ptr::from_ref(&is_over).cast_mut().cast());
+    // SAFETY: room for the number, the usual attributes, and the argument that the function takes.
+    if unsafe { libc::pthread_create(at, ptr::null(), wait_until, argument) } == 0 {
         // SAFETY: filled in by a call that has succeeded.
         let thread = unsafe { thread.assume_init() };
+        // For a thread that has ended libc would install nothing.
         // SAFETY: a thread that is not joined yet. It has no cancellation point.
         unsafe { next::pthread_cancel(thread) };
+        is_over.store(true, Ordering::Release);
         // SAFETY: as above, and joined once.
         unsafe { libc::pthread_join(thread, ptr::null_mut()) };
         signal::wrap_cancellation();

@@ -200,7 +200,7 @@ impl Closings {
         }
         let _section = Section::enter();
         duplicates::revoke(DUPLICATE_LIFETIME);
-        // SYNC(closing): before the count, see `Call::still_named`.
+        // SYNC(closing): before the count, see `Call::was_closed`.
         self.closed.fetch_or(fd.map_or(u64::MAX, bit), Ordering::Release);
         let duplicate = fd.and_then(duplicates::make);
         let mut is_used = false;

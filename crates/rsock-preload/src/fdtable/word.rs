@@ -43,7 +43,7 @@ pub(in crate::fdtable) const IN_EPOLL_SET: u64 = 1 << 14;
 pub(in crate::fdtable) const ADOPTED_UDP: u64 = 1 << 2;
 
 /// Beside [`CANDIDATE`]: a thread may be inside of a receive that the kernel makes for it, and
-/// would miss what comes on a ring.
+/// would miss what comes on a ring. A signal handler that uses the connection leaves it behind.
 pub(in crate::fdtable) const IN_KERNEL: u64 = 1 << 14;
 
 /// Beside [`EMPTY`]: a listening socket whose protocol is known. Beside that and [`CANDIDATE`]:

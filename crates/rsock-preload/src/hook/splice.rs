@@ -10,12 +10,16 @@ use libc::{c_int, c_uint, loff_t, off_t, size_t, ssize_t};
 use rsock_core::accelerate::FallbackReason;
 use rsock_verbs::HighFd;
 use rustix::fd::{AsFd, BorrowedFd};
-use rustix::fs::SeekFrom;
+use rustix::fs::{OFlags, SeekFrom};
 use rustix::net::{RecvFlags, SendFlags};
 use std::io::{self, IoSlice, IoSliceMut};
 
 /// Bytes moved to a pipe at a time, on the stack.
 const CHUNK: usize = 16 * 1024;
+
+/// The flags of `splice` that the kernel knows.
+const FLAGS: c_uint =
+    libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
 
 /// As `sendfile(2)`.
 ///
@@ -128,8 +132,10 @@ pub(crate) unsafe extern "C-unwind" fn splice(
     }
     if fdtable::is_known(from) {
         fdtable::pin(from, FallbackReason::Option);
+        // The kernel refuses offsets of sockets and pipes, and flags that it does not know.
+        let is_valid = from_at.is_null() && to_at.is_null() && flags & !FLAGS == 0;
         let by_stream = || splice_from_stream(from, to, len, flags);
-        if let Some(n) = cancel::without_cancel(by_stream) {
+        if is_valid && let Some(n) = cancel::without_cancel(by_stream) {
             return n;
         }
     }
@@ -138,7 +144,7 @@ pub(crate) unsafe extern "C-unwind" fn splice(
 }
 
 /// Moves bytes that the ring of `from` still has, which come before those of the kernel, to the
-/// pipe `to`. `None` if the kernel has to make the call: it also knows what is wrong with one.
+/// pipe `to`. `None` if the kernel has to make the call.
 fn splice_from_stream(from: c_int, to: c_int, len: size_t, flags: c_uint) -> Option<ssize_t> {
     if len == 0 || to < 0 {
         return None;
@@ -161,9 +167,12 @@ fn splice_from_stream(from: c_int, to: c_int, len: size_t, flags: c_uint) -> Opt
     Some(errno::ret_len(result))
 }
 
+/// Whether `fd` is an end of a pipe that can be written to.
 fn is_pipe(fd: BorrowedFd<'_>) -> bool {
-    rustix::fs::fstat(fd)
-        .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_fifo())
+    let is_fifo =
+        |stat: rustix::fs::Stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_fifo();
+    let writes = |flags: OFlags| flags & OFlags::RWMODE != OFlags::RDONLY;
+    rustix::fs::fstat(fd).is_ok_and(is_fifo) && rustix::fs::fcntl_getfl(fd).is_ok_and(writes)
 }
 
 fn is_file(fd: BorrowedFd<'_>) -> bool {

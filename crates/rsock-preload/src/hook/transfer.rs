@@ -132,7 +132,9 @@ fn after_first(
             let (rest, flags) = (rest_of(bufs, n), flags | libc::MSG_NOSIGNAL);
             let more = fdtable::begin_call(fd, Direction::Send)
                 .and_then(|handle| send(handle, fd, &rest, flags))
-                .unwrap_or_else(|| send_by_kernel(fd, &rest, flags));
+                // A number that is not known any more was closed by another thread.
+                .or_else(|| fdtable::is_known(fd).then(|| send_by_kernel(fd, &rest, flags)))
+                .unwrap_or(0);
             Some((n + usize::try_from(more).unwrap_or(0)).cast_signed())
         }
         result => Some(errno::ret_len(result)),
@@ -201,15 +203,20 @@ pub(super) fn discard(handle: Handle, fd: c_int, len: usize, flags: c_int) -> Op
                 return Some(errno::fail(e));
             }
             Some(Ok(n)) if peeks => {
-                let readable = || handle.stream().bytes_readable(handle.fd()).unwrap_or(0);
-                done = if n == want && n < len { readable().clamp(n, len) } else { n };
+                let readable = || handle.stream().bytes_readable(handle.fd());
+                let has_more = n == want && n < len;
+                let all = has_more.then(|| guard::call_core(readable).unwrap_or(0));
+                done = all.map_or(n, |all| all.clamp(n, len));
                 break;
             }
-            Some(Ok(n)) if n != 0 => done += n,
+            Some(Ok(n)) => {
+                done += n;
+                // Where the core has ended the call, it is over.
+                if n < want || done == len {
+                    break;
+                }
+            }
             _ => break,
-        }
-        if done == len {
-            break;
         }
     }
     drop(handle);

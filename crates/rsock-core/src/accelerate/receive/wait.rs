@@ -85,6 +85,7 @@ impl RingWait<'_> {
         }
         self.count(Waited::Sleeping);
         let began = sys::now();
+        let left = end.map(|end| end.saturating_duration_since(began)).or(left);
         if !self.flags.has(FLAG_RX_SLEEPY) {
             match path.park(mark, at_most(PARK, left)) {
                 Wake::Changed => return Ok(Woken::ByRing),

@@ -71,7 +71,8 @@ impl State {
             }
             Err(e) => {
                 log::line(format_args!("fd {fd}: not put back into its epoll set yet: {e}"));
-                let has_entry = has_entry && events & EXCLUSIVE == 0;
+                let is_gone = events & EXCLUSIVE != 0 || e.raw_os_error() == Some(libc::ENOENT);
+                let has_entry = has_entry && !is_gone;
                 let announced_by = AnnouncedBy::Unwatched { has_entry };
                 member.ring = Some(OnRing { announced_by, asks_socket: true, ..ring });
                 set.n_watched.fetch_add(1, Ordering::AcqRel);
@@ -128,7 +129,7 @@ fn change_entry(set: RawFd, fd: RawFd, events: u32, data: u64) -> io::Result<()>
     if events & EXCLUSIVE == 0 {
         return raw_epoll::modify(set, fd, events, data);
     }
-    // The kernel refuses to make an entry exclusive that is there already.
+    // The kernel changes no exclusive entry, and makes none exclusive that is there already.
     raw_epoll::remove(set, fd)?;
     raw_epoll::add(set, fd, events, data)
 }

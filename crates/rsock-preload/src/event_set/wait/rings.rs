@@ -11,6 +11,7 @@ use std::time::Instant;
 
 /// More streams between hosts than this are not worth spinning on.
 const MOST_SPUN: usize = 8;
+
 impl State {
     pub(in crate::event_set) fn take_announced(&mut self, set: &EventSet) {
         if self.check_at.is_some_and(|at| at <= Instant::now()) {

@@ -22,7 +22,7 @@ use wait::OffTcp;
 pub(crate) unsafe extern "C-unwind" fn poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int {
     let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
     // SAFETY: a caller of `poll` promises `n` entries.
-    let concerns_hook = unsafe { has_sockets(fds, n) };
+    let concerns_hook = unsafe { has_sockets(fds, n, timeout != 0) };
     if concerns_hook
         // SAFETY: as above.
         && let Some(found) = unsafe { poll_many(fds, n, limit, None) }
@@ -59,10 +59,11 @@ pub(crate) unsafe extern "C-unwind" fn ppoll(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: a caller of `ppoll` promises `n` entries.
-    let concerns_hook = unsafe { has_sockets(fds, n) };
     // SAFETY: null or valid by the caller's promise.
-    let limit = unsafe { duration(timeout) }.ok().filter(|_| concerns_hook);
+    let limit = unsafe { duration(timeout) }.ok();
+    // SAFETY: a caller of `ppoll` promises `n` entries.
+    let concerns_hook = unsafe { has_sockets(fds, n, limit != Some(Some(Duration::ZERO))) };
+    let limit = limit.filter(|_| concerns_hook);
     // SAFETY: as above.
     let asked_mask = unsafe { mask.as_ref() };
     if let Some(limit) = limit
@@ -215,19 +216,20 @@ pub(super) fn needs_own_poll(fd: c_int) -> bool {
 /// another thread may adopt the connection while this one sleeps.
 pub(super) fn may_leave_kernel(fd: c_int, asks: PollFlags) -> bool {
     asks.intersects(PollFlags::IN | PollFlags::RDNORM)
-        && fdtable::is_candidate(fd)
+        && fdtable::is_connection(fd)
         && !threads::is_alone()
 }
 
 /// Whether an entry refers to a socket of this library, so that the kernel's `poll` may not
-/// suffice.
+/// suffice; of a call that `may_sleep`, also one that may come to do so.
 ///
 /// # Safety
 /// `fds` has `n` entries.
-unsafe fn has_sockets(fds: *const pollfd, n: nfds_t) -> bool {
+unsafe fn has_sockets(fds: *const pollfd, n: nfds_t, may_sleep: bool) -> bool {
     // SAFETY: the caller's promise.
     let fds = unsafe { entries(fds, n) };
-    let is_one = |p: &pollfd| needs_own_poll(p.fd) || may_leave_kernel(p.fd, event_flags(p));
+    let is_one =
+        |p: &pollfd| needs_own_poll(p.fd) || may_sleep && may_leave_kernel(p.fd, event_flags(p));
     !guard::is_in_core() && fds.is_some_and(|fds| fds.iter().any(is_one))
 }
 

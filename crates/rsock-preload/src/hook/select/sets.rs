@@ -71,7 +71,7 @@ impl Wanted {
         let end = n.min(rows::end());
         let names_stream = (0..end).any(|fd| {
             let Ok(number) = c_int::try_from(fd) else { return false };
-            if !concerns_hook(number) && !fdtable::is_candidate(number) {
+            if !concerns_hook(number) && !fdtable::is_connection(number) {
                 return false;
             }
             // SAFETY: below both `n` and a number that the process has had, rounded up as the

@@ -68,6 +68,7 @@ const LONG_SPINS: u32 = 4 * FIRST_TRY;
 const MOST_MISSED: u32 = 4;
 /// Spins between two that offer the CPU to other threads first.
 const OFFER_EVERY: u32 = 16;
+
 /// A budget that learns. Plain atomics: races only cost precision.
 #[derive(Debug)]
 pub(in crate::engine) struct Spin {

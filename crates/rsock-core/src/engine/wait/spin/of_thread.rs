@@ -12,6 +12,7 @@ use crate::engine::wait::yields::{FEW_YIELDS, MOST_YIELDS};
 pub(super) const MANY_MAX_NS: u32 = 15_000;
 /// With no more peers than this, a wait spins for as long as with one.
 const MOST_FEW: usize = 8;
+
 thread_local! {
     /// The budget of waits for a few peers, on streams together or on datagrams.
     static FOR_FEW: Spin = const { Spin::new(MAX_NS, FEW_YIELDS) };
