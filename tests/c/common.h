@@ -410,6 +410,24 @@ static inline int accept_client(void)
 	return fd;
 }
 
+/* The next connection of this end, before its first call. */
+static inline int cold_connection(int is_server)
+{
+	int on = 1;
+	int fd = is_server ? accept_client() : connect_to_server();
+	CHECK(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == 0);
+	return fd;
+}
+
+/* The next connection of this end, warmed up if all are. */
+static inline int prepared_connection(int is_server)
+{
+	int fd = cold_connection(is_server);
+	if (is_warm)
+		warm_up(fd, is_server);
+	return fd;
+}
+
 static inline int play(int argc, char **argv, const struct part *parts, size_t n)
 {
 	/* No process stays behind when a test is given up. */
@@ -421,7 +439,6 @@ static inline int play(int argc, char **argv, const struct part *parts, size_t n
 		if (!strcmp(parts[i].name, argv[2]))
 			part = &parts[i];
 	CHECK(part != NULL);
-	int fd;
 	server_address.sin_family = AF_INET;
 	server_address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 	if (is_server) {
@@ -433,17 +450,12 @@ static inline int play(int argc, char **argv, const struct part *parts, size_t n
 		CHECK(getsockname(listener, (struct sockaddr *)&server_address, &len) == 0);
 		printf("port %d\n", ntohs(server_address.sin_port));
 		fflush(stdout);
-		fd = accept_client();
 	} else {
 		CHECK(argc == 5);
 		server_address.sin_port = htons((uint16_t)atoi(argv[4]));
-		fd = connect_to_server();
 	}
-	int on = 1;
-	CHECK(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == 0);
 	is_warm = atoi(argv[3]);
-	if (is_warm)
-		warm_up(fd, is_server);
+	int fd = prepared_connection(is_server);
 	(is_server ? part->server : part->client)(fd);
 	fflush(stdout);
 	return 0;

@@ -5,14 +5,6 @@
 /* The buffers of a connection take less than what is sent. */
 enum { SENT = 16000, BUFFER = 4096, ROUNDS = 300 };
 
-static int second_connection(int is_server)
-{
-	int on = 1;
-	int fd = is_server ? accept_client() : connect_to_server();
-	CHECK(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == 0);
-	return fd;
-}
-
 /* A first send has to wait for room, and returns when all was sent. */
 static void rest_of_send_client(int turns)
 {
@@ -72,7 +64,7 @@ static void *await_input(void *arg)
 /* Another thread sends meanwhile, often enough for the connection to leave TCP, and asks for input. */
 static void wait_beside_sender(int turns, int is_selecting)
 {
-	struct waiter waiter = {.fd = second_connection(0), .is_selecting = is_selecting};
+	struct waiter waiter = {.fd = cold_connection(0), .is_selecting = is_selecting};
 	pthread_t thread;
 	char byte;
 	CHECK(pthread_create(&thread, NULL, await_input, &waiter) == 0);
@@ -101,7 +93,7 @@ static void select_beside_sender_client(int turns)
 
 static void beside_sender_server(int turns)
 {
-	int fd = second_connection(1);
+	int fd = cold_connection(1);
 	char byte;
 	for (int round = 0; round < ROUNDS; round++) {
 		get(fd, &byte, 1);

@@ -44,22 +44,12 @@ static int forces(int ends, int is_server)
 	return ends >> is_server & 1;
 }
 
-static int again(int is_server)
-{
-	int on = 1;
-	int fd = is_server ? accept_client() : connect_to_server();
-	CHECK(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == 0);
-	if (is_warm)
-		warm_up(fd, is_server);
-	return fd;
-}
-
 /* Every way to force, by each end and by both, each on a connection of its own. */
 static void each(int is_server, void (*moment)(int fd, int is_server, int ends, int kind))
 {
 	for (int kind = 0; kind < KINDS; kind++)
 		for (int ends = 1; ends <= 3; ends++) {
-			int fd = again(is_server);
+			int fd = prepared_connection(is_server);
 			moment(fd, is_server, ends, kind);
 			CHECK(shutdown(fd, SHUT_WR) == 0 || errno == ENOTCONN);
 			printf("way %d by %d: ", kind, ends);

@@ -25,13 +25,8 @@ struct message {
  * is a further connection. */
 static void connect_all(int turns, int is_server)
 {
-	int on = 1;
 	for (int i = 0; i < N; i++) {
-		int fd = is_server ? accept_client() : connect_to_server();
-		CHECK(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == 0);
-		if (is_warm)
-			warm_up(fd, is_server);
-		all[i] = (struct pollfd){.fd = fd, .events = POLLIN};
+		all[i] = (struct pollfd){.fd = prepared_connection(is_server), .events = POLLIN};
 		if (is_server)
 			tell(turns);
 		else

@@ -218,9 +218,16 @@ pub(crate) unsafe fn len_of_slices(
     (0..n).try_fold(0usize, |all, at| {
         // SAFETY: an entry, by the caller's promise; integers.
         let entry = unsafe { load(iov.wrapping_add(at)) }?;
-        let len = isize::try_from(entry.iov_len).map_err(|_| libc::EINVAL)?;
-        Ok(all.saturating_add(len.cast_unsigned()).min(MAX_LEN))
+        Ok(all + len_within(&entry, MAX_LEN - all)?)
     })
+}
+
+/// The length of an entry, of which the call moves at most `room` bytes.
+fn len_within(entry: &iovec, room: usize) -> Result<usize, c_int> {
+    if isize::try_from(entry.iov_len).is_err() {
+        return Err(libc::EINVAL);
+    }
+    Ok(entry.iov_len.min(room))
 }
 
 /// # Safety
@@ -258,10 +265,7 @@ fn with_copy<const N: usize, R>(
     let mut copy = [iovec { iov_base: nothing(), iov_len: 0 }; N];
     let mut room = MAX_LEN;
     for (to, from) in copy.iter_mut().zip(given) {
-        if isize::try_from(from.iov_len).is_err() {
-            return Err(libc::EINVAL);
-        }
-        let len = from.iov_len.min(room);
+        let len = len_within(from, room)?;
         room -= len;
         if len != 0 {
             if from.iov_base.is_null() {

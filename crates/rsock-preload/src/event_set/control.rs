@@ -1,7 +1,7 @@
 //! `epoll_ctl` on sets that this process has made, for descriptors that are streams.
 
 use super::members::{AnnouncedBy, Member, split, watch_id};
-use super::{EventSet, PolledEventSet, State, kernel_watch, sets_of, stream_of};
+use super::{EXCLUSIVE, EventSet, PolledEventSet, State, kernel_watch, sets_of, stream_of};
 use crate::own_fds::OwnEvent;
 use crate::raw_epoll;
 use crate::slot::Handle;
@@ -31,7 +31,6 @@ const WITH_EXCLUSIVE: u32 = (libc::EPOLLIN
     | libc::EPOLLET
     | libc::EPOLLEXCLUSIVE)
     .cast_unsigned();
-const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE.cast_unsigned();
 
 /// Does what is asked with the stream `fd`. `None` if that is the kernel's: the descriptor is not
 /// one that the library watches in this set, now or later.

@@ -57,6 +57,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE.cast_unsigned();
+
 /// An epoll set that this process made by a hooked call. It lives for ever: when the program has
 /// closed it, it serves for the next one.
 pub(crate) struct EventSet {

@@ -222,7 +222,7 @@ unsafe fn read_with(fd: c_int, buf: *mut c_void, len: size_t) -> Option<ssize_t>
 unsafe fn recv_with(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
     match fdtable::begin_adopted(fd, Direction::Recv) {
         Begun::Stream(handle) if flags & libc::MSG_TRUNC != 0 => {
-            transfer::discard(handle, fd, len.min(arg::MAX_LEN), flags)
+            transfer::discard(handle, fd, len, flags)
         }
         // SAFETY: the caller's promise.
         Begun::Stream(handle) => match unsafe { arg::bytes_mut(buf, len) } {
@@ -260,7 +260,7 @@ unsafe fn recv_otherwise(
     }
     if flags & libc::MSG_TRUNC != 0 {
         let handle = fdtable::begin_call(fd, Direction::Recv)?;
-        return transfer::discard(handle, fd, len.min(arg::MAX_LEN), flags);
+        return transfer::discard(handle, fd, len, flags);
     }
     // SAFETY: the caller's promise.
     match unsafe { arg::bytes_mut(buf, len) } {

@@ -10,7 +10,7 @@ use libc::{c_int, c_uint, loff_t, off_t, size_t, ssize_t};
 use rsock_core::accelerate::FallbackReason;
 use rsock_verbs::HighFd;
 use rustix::fd::{AsFd, BorrowedFd};
-use rustix::fs::{OFlags, SeekFrom};
+use rustix::fs::{FileType, OFlags, SeekFrom, fcntl_getfl, fstat};
 use rustix::net::{RecvFlags, SendFlags};
 use std::io::{self, IoSlice, IoSliceMut};
 
@@ -169,17 +169,16 @@ fn splice_from_stream(from: c_int, to: c_int, len: size_t, flags: c_uint) -> Opt
 
 /// Whether `fd` is an end of a pipe that can be written to.
 fn is_pipe(fd: BorrowedFd<'_>) -> bool {
-    let is_fifo =
-        |stat: rustix::fs::Stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_fifo();
     let writes = |flags: OFlags| flags & OFlags::RWMODE != OFlags::RDONLY;
-    rustix::fs::fstat(fd).is_ok_and(is_fifo) && rustix::fs::fcntl_getfl(fd).is_ok_and(writes)
+    type_of(fd).is_some_and(|kind| kind.is_fifo()) && fcntl_getfl(fd).is_ok_and(writes)
 }
 
 fn is_file(fd: BorrowedFd<'_>) -> bool {
-    rustix::fs::fstat(fd).is_ok_and(|stat| {
-        let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
-        kind.is_file() || kind.is_block_device()
-    })
+    type_of(fd).is_some_and(|kind| kind.is_file() || kind.is_block_device())
+}
+
+fn type_of(fd: BorrowedFd<'_>) -> Option<FileType> {
+    Some(FileType::from_raw_mode(fstat(fd).ok()?.st_mode))
 }
 
 /// Sends up to `len` bytes of `file` from `start` on; its own offset follows them if that

@@ -5,12 +5,12 @@
 //! to make the call.
 
 use crate::slot::{Direction, Handle};
-use crate::{errno, fdtable, guard, next, options, signal};
-use libc::{c_int, c_void, msghdr, ssize_t};
+use crate::{arg, errno, fdtable, guard, options, signal};
+use libc::{c_int, c_void, ssize_t};
 use rsock_core::accelerate::FallbackReason;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::fd::BorrowedFd;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, sendmsg};
 use std::io::{IoSlice, IoSliceMut};
-use std::mem;
 use std::slice;
 
 /// Sends `bufs` on the stream `handle` of descriptor `fd`.
@@ -132,23 +132,22 @@ fn after_first(
             let (rest, flags) = (rest_of(bufs, n), flags | libc::MSG_NOSIGNAL);
             let more = fdtable::begin_call(fd, Direction::Send)
                 .and_then(|handle| send(handle, fd, &rest, flags))
+                .map(|more| usize::try_from(more).unwrap_or(0))
                 // A number that is not known any more was closed by another thread.
-                .or_else(|| fdtable::is_known(fd).then(|| send_by_kernel(fd, &rest, flags)))
-                .unwrap_or(0);
-            Some((n + usize::try_from(more).unwrap_or(0)).cast_signed())
+                .or_else(|| fdtable::is_known(fd).then(|| send_by_kernel(fd, &rest, flags)));
+            Some((n + more.unwrap_or(0)).cast_signed())
         }
         result => Some(errno::ret_len(result)),
     }
 }
 
-/// Sends `bufs` by the kernel, of a connection that is not to be adopted.
-fn send_by_kernel(fd: c_int, bufs: &[IoSlice<'_>], flags: c_int) -> ssize_t {
-    // SAFETY: a message of zeroes is valid: it has no address, no vector and no control data.
-    let mut message: msghdr = unsafe { mem::zeroed() };
-    message.msg_iov = bufs.as_ptr().cast_mut().cast();
-    message.msg_iovlen = bufs.len();
-    // SAFETY: `IoSlice` is guaranteed to have the layout of `iovec`, and the kernel reads alone.
-    unsafe { next::sendmsg(fd, &raw const message, flags) }
+/// Sends `bufs` by the kernel, of a connection that is not to be adopted. Returns how many bytes.
+fn send_by_kernel(fd: c_int, bufs: &[IoSlice<'_>], flags: c_int) -> usize {
+    // SAFETY: not -1, since the table knows it; the program's own, which it does not close during
+    // its call.
+    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+    let flags = SendFlags::from_bits_retain(flags.cast_unsigned());
+    sendmsg(socket, bufs, &mut SendAncillaryBuffer::default(), flags).unwrap_or(0)
 }
 
 /// `bufs` without their first `n` bytes.
@@ -182,7 +181,7 @@ pub(super) fn discard(handle: Handle, fd: c_int, len: usize, flags: c_int) -> Op
         return recv(handle, fd, &mut [], flags);
     }
     let mut scratch = [0u8; 4096];
-    let flags = flags & !libc::MSG_TRUNC;
+    let (len, flags) = (len.min(arg::MAX_LEN), flags & !libc::MSG_TRUNC);
     let peeks = flags & libc::MSG_PEEK != 0;
     let mut done = 0;
     loop {

@@ -2,7 +2,7 @@
 
 use crate::common::{
     Watchdog, accelerated_pair, connect, connect_with, current_thread, in_both, multi_thread,
-    pattern, settle, waiting,
+    pattern, send, settle, waiting,
 };
 use rsock_tokio::{Builder, Channels, Listener, Stream};
 use std::io::{ErrorKind, IoSlice, Read, Write};
@@ -10,17 +10,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
-
-/// Writes a pattern in pieces of changing sizes.
-async fn send(mut to: impl AsyncWriteExt + Unpin, total: usize) {
-    let (mut at, mut size) = (0, 1);
-    while at < total {
-        size = (size * 7 + 13) % 90_000 + 1;
-        let len = size.min(total - at);
-        to.write_all(&pattern(at, len)).await.expect("write");
-        at += len;
-    }
-}
 
 /// Reads it back.
 async fn receive(mut from: impl AsyncReadExt + Unpin, total: usize) {

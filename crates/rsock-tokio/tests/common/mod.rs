@@ -111,6 +111,17 @@ pub(crate) fn pattern(at: usize, len: usize) -> Vec<u8> {
     (at..at + len).map(|i| (i.wrapping_mul(2_654_435_761) >> 13).to_le_bytes()[0]).collect()
 }
 
+/// Writes [`pattern`] in pieces of changing sizes.
+pub(crate) async fn send(mut to: impl AsyncWriteExt + Unpin, total: usize) {
+    let (mut at, mut size) = (0, 1);
+    while at < total {
+        size = (size * 7 + 13) % 90_000 + 1;
+        let len = size.min(total - at);
+        to.write_all(&pattern(at, len)).await.expect("write");
+        at += len;
+    }
+}
+
 /// Counts its wake-ups.
 #[derive(Default)]
 pub(crate) struct Count(pub(crate) AtomicUsize);

@@ -1,8 +1,8 @@
 //! Bytes over rsockets streams: small and large ones, both ways at once, back-pressure,
 //! readiness, and memory that the peer writes.
 
-use super::{any, pair, receive, send};
-use crate::common::{in_both, pattern, poll_times};
+use super::{any, pair, receive};
+use crate::common::{in_both, pattern, poll_times, send};
 use bytes::Bytes;
 use rsock_tokio::rsockets::Builder;
 use std::io::{ErrorKind, IoSlice};

@@ -1,9 +1,10 @@
 //! How rsockets streams begin and end: connecting, accepting, blocking peers, resets,
 //! runtimes that shut down.
 
-use super::{any, pair, send};
+use super::{any, pair};
 use crate::common::{
     Watchdog, at_own_port, current_thread, in_both, is_rdma, multi_thread, pattern, poll_times,
+    send,
 };
 use rsock_core::rsocket::{Socket, SocketSettings};
 use rsock_tokio::rsockets::{Listener, Stream, connect, connect_timeout};

@@ -71,16 +71,6 @@ pub(crate) async fn pair() -> (Stream, Stream) {
     (client, server)
 }
 
-async fn send(to: &mut (impl AsyncWriteExt + Unpin), total: usize) {
-    let (mut at, mut size) = (0, 1);
-    while at < total {
-        size = (size * 7 + 13) % 90_000 + 1;
-        let len = size.min(total - at);
-        to.write_all(&pattern(at, len)).await.expect("write");
-        at += len;
-    }
-}
-
 async fn receive(from: &mut (impl AsyncReadExt + Unpin), total: usize) {
     let mut buf = vec![0; 70_000];
     let mut at = 0;

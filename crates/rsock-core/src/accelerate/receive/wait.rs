@@ -10,7 +10,7 @@ use crate::engine::{Interest, Wake};
 use crate::interrupt::Watch;
 use crate::metrics::{self, Direction};
 use crate::page_reclaim::rest;
-use crate::sys;
+use crate::sys::{self, LazyDeadline};
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 use std::io;
@@ -70,7 +70,8 @@ impl RingWait<'_> {
         watch: Watch,
     ) -> io::Result<Woken> {
         let path = self.path;
-        let end = left.and_then(|left| sys::now().checked_add(left));
+        let mut time = LazyDeadline::new(left);
+        time.begin();
         if let Some(woken) = path.nap(mark, left, watch) {
             self.count(Waited::Sleeping);
             match woken {
@@ -85,7 +86,7 @@ impl RingWait<'_> {
         }
         self.count(Waited::Sleeping);
         let began = sys::now();
-        let left = end.map(|end| end.saturating_duration_since(began)).or(left);
+        let left = time.left();
         if !self.flags.has(FLAG_RX_SLEEPY) {
             match path.park(mark, at_most(PARK, left)) {
                 Wake::Changed => return Ok(Woken::ByRing),
@@ -96,8 +97,7 @@ impl RingWait<'_> {
                 return Ok(Woken::ByRing);
             }
         }
-        let left = end.map(|end| end.saturating_duration_since(sys::now())).or(left);
-        if sleep_with_bell(fd, libc::POLLRDHUP, path, mark, left, watch)? {
+        if sleep_with_bell(fd, libc::POLLRDHUP, path, mark, time.left(), watch)? {
             return Ok(Woken::ByDescriptor);
         }
         if began.elapsed() < PARK {

@@ -1,7 +1,7 @@
 //! The library ends the watch of members.
 
 use crate::event_set::members::{AnnouncedBy, OnRing};
-use crate::event_set::{EventSet, State, stream_of};
+use crate::event_set::{EXCLUSIVE, EventSet, State, stream_of};
 use crate::log;
 use crate::raw_epoll;
 use crate::slot::Handle;
@@ -10,7 +10,6 @@ use rustix::fd::{AsFd, AsRawFd, RawFd};
 use std::io;
 use std::sync::atomic::Ordering;
 
-const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE.cast_unsigned();
 /// What remains of the events of a one-shot watch that has reported.
 const FLAGS: u32 = (libc::EPOLLONESHOT | libc::EPOLLET).cast_unsigned();
 

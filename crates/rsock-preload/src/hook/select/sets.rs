@@ -71,13 +71,14 @@ impl Wanted {
         let end = n.min(rows::end());
         let names_stream = (0..end).any(|fd| {
             let Ok(number) = c_int::try_from(fd) else { return false };
-            if !concerns_hook(number) && !fdtable::is_connection(number) {
+            let is_concerned = concerns_hook(number);
+            if !is_concerned && !fdtable::is_connection(number) {
                 return false;
             }
             // SAFETY: below both `n` and a number that the process has had, rounded up as the
             // kernel rounds it.
             let asks = unsafe { wanted.asks(fd) };
-            !asks.is_empty() && (concerns_hook(number) || may_leave_kernel(number, asks))
+            !asks.is_empty() && (is_concerned || may_leave_kernel(number, asks))
         });
         if !names_stream {
             return None;
