@@ -1,0 +1,140 @@
+/* Servers that fork, and children of `vfork`. Part of `descriptors.c`. */
+#ifndef DESCRIPTORS_FORKS_H
+#define DESCRIPTORS_FORKS_H
+
+/* A server that forks for each connection. */
+static void fork_server(int fd)
+{
+	for (int i = 0; i < 3; i++) {
+		fflush(stdout);
+		pid_t child = fork();
+		CHECK(child >= 0);
+		if (child == 0) {
+			close(listener);
+			echo_server(fd);
+			fflush(stdout);
+			_exit(3);
+		}
+		close(fd);
+		int status;
+		CHECK(waitpid(child, &status, 0) == child);
+		printf("status %x\n", (unsigned)status);
+		if (i < 2)
+			fd = accept_client();
+	}
+}
+
+static void fork_server_client(int fd)
+{
+	for (int i = 0; i < 3; i++) {
+		exchange(fd, fd, 500000, (uint64_t)i);
+		close(fd);
+		if (i < 2)
+			fd = connect_to_server();
+	}
+	printf("3 connections\n");
+}
+
+/* A parent and its child write by turns to one stream, with unread bytes at the fork. */
+static void fork_both_client(int fd)
+{
+	put_stream(fd, 20000, 1);
+	fflush(stdout);
+	await_bytes(fd, 20000);
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (child == 0) {
+		get_stream(fd, 20000, 1);
+		exchange(fd, fd, 300000, 2);
+		_exit(5);
+	}
+	int status;
+	CHECK(waitpid(child, &status, 0) == child);
+	printf("status %x\n", (unsigned)status);
+	exchange(fd, fd, 300000, 3);
+	SHOW(shutdown(fd, SHUT_WR));
+	show_end(fd);
+}
+
+/* Workers that accept for themselves. */
+static void prefork_server(int fd)
+{
+	pid_t workers[2];
+	fflush(stdout);
+	for (int i = 0; i < 2; i++) {
+		workers[i] = fork();
+		CHECK(workers[i] >= 0);
+		if (workers[i] == 0) {
+			close(fd);
+			for (;;) {
+				int new = accept_client();
+				char c = 0;
+				static char buf[65536];
+				ssize_t n = recv(new, &c, 1, MSG_PEEK);
+				if (n == 1 && c == 'Q') {
+					_exit(0);
+				}
+				while ((n = read(new, buf, sizeof(buf))) > 0)
+					put(new, buf, (size_t)n);
+				close(new);
+			}
+		}
+	}
+	hear(fd);
+	for (int i = 0; i < 2; i++) {
+		int status;
+		CHECK(waitpid(workers[i], &status, 0) > 0);
+		printf("status %x\n", (unsigned)status);
+	}
+}
+
+static void prefork_client(int fd)
+{
+	for (int i = 0; i < 10; i++) {
+		int new = connect_to_server();
+		exchange(new, new, 200000, (uint64_t)i);
+		close(new);
+	}
+	for (int i = 0; i < 2; i++) {
+		int new = connect_to_server();
+		char c;
+		put(new, "Q", 1);
+		/* A reset: the byte was only looked at. */
+		CHECK(read(new, &c, 1) <= 0);
+		close(new);
+	}
+	tell(fd);
+	printf("10 connections\n");
+}
+
+/* A vfork child edits its descriptors and execs; the parent's are as they were. */
+static void vfork_client(int fd)
+{
+	exchange(fd, fd, 300000, 1);
+	for (int i = 0; i < 5; i++) {
+		int null = open("/dev/null", O_RDWR);
+		CHECK(null > fd);
+		pid_t child = vfork();
+		CHECK(child >= 0);
+		if (child == 0) {
+			signal(SIGPIPE, SIG_DFL);
+			dup2(null, 1);
+			dup2(null, fd);
+			close(fd);
+			if (i & 1)
+				close_range(3, ~0u, 0);
+			execl("/bin/sh", "sh", "-c", "exit 6", (char *)NULL);
+			_exit(127);
+		}
+		int status;
+		CHECK(waitpid(child, &status, 0) == child);
+		printf("status %x\n", (unsigned)status);
+		close(null);
+		exchange(fd, fd, 300000, (uint64_t)i);
+	}
+	int status = system("exit 4");
+	printf("status %x\n", (unsigned)status);
+	exchange(fd, fd, 300000, 9);
+}
+
+#endif
