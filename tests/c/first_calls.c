@@ -61,24 +61,33 @@ static void *await_input(void *arg)
 	return NULL;
 }
 
-/* Another thread sends meanwhile, often enough for the connection to leave TCP, and asks for input. */
-static void wait_beside_sender(int turns, int is_selecting)
+/* A thread waits for input while this one sends, often enough for the connection to leave TCP, and asks for input
+   itself. The server hears that the connection is waited for. */
+static void use_beside(struct waiter *waiter, int turns)
 {
-	struct waiter waiter = {.fd = cold_connection(0), .is_selecting = is_selecting};
 	pthread_t thread;
 	char byte;
-	CHECK(pthread_create(&thread, NULL, await_input, &waiter) == 0);
-	while (!waiter.id)
+	CHECK(pthread_create(&thread, NULL, await_input, waiter) == 0);
+	while (!waiter->id)
 		sched_yield();
-	await_sleep(waiter.id);
+	await_sleep(waiter->id);
+	tell(turns);
+	struct pollfd p = {.fd = waiter->fd, .events = POLLOUT};
+	CHECK(poll(&p, 1, -1) == 1);
 	for (int round = 0; round < ROUNDS; round++) {
-		CHECK(recv(waiter.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN);
-		put(waiter.fd, ".", 1);
+		CHECK(recv(waiter->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN);
+		put(waiter->fd, ".", 1);
 		hear(turns);
 	}
 	tell(turns);
 	CHECK(pthread_join(thread, NULL) == 0);
-	CHECK(close(waiter.fd) == 0);
+	CHECK(close(waiter->fd) == 0);
+}
+
+static void wait_beside_sender(int turns, int is_selecting)
+{
+	struct waiter waiter = {.fd = cold_connection(0), .is_selecting = is_selecting};
+	use_beside(&waiter, turns);
 }
 
 static void poll_beside_sender_client(int turns)
@@ -91,9 +100,9 @@ static void select_beside_sender_client(int turns)
 	wait_beside_sender(turns, 1);
 }
 
-static void beside_sender_server(int turns)
+/* The server's end of the connection that `use_beside` uses. */
+static void answer_sender(int fd, int turns)
 {
-	int fd = cold_connection(1);
 	char byte;
 	for (int round = 0; round < ROUNDS; round++) {
 		get(fd, &byte, 1);
@@ -105,10 +114,41 @@ static void beside_sender_server(int turns)
 	CHECK(close(fd) == 0);
 }
 
+static void beside_sender_server(int turns)
+{
+	int fd = cold_connection(1);
+	hear(turns);
+	answer_sender(fd, turns);
+}
+
+/* The wait begins while `connect` goes on: the server's queue is full, and the kernel drops what asks for more. */
+static void connecting_beside_sender_client(int turns)
+{
+	hear(turns);
+	int first = connect_to_server();
+	struct waiter waiter = {.fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0)};
+	const struct sockaddr *to = (struct sockaddr *)&server_address;
+	CHECK(connect(waiter.fd, to, sizeof(server_address)) < 0 && errno == EINPROGRESS);
+	use_beside(&waiter, turns);
+	CHECK(close(first) == 0);
+}
+
+static void connecting_beside_sender_server(int turns)
+{
+	CHECK(listen(listener, 0) == 0);
+	tell(turns);
+	hear(turns);
+	int first = accept_client(), fd = accept_client();
+	answer_sender(fd, turns);
+	show_end(first);
+	CHECK(close(first) == 0);
+}
+
 static const struct part PARTS[] = {
 	{"rest_of_send", rest_of_send_client, rest_of_send_server},
 	{"poll_beside_sender", poll_beside_sender_client, beside_sender_server},
 	{"select_beside_sender", select_beside_sender_client, beside_sender_server},
+	{"connecting_beside_sender", connecting_beside_sender_client, connecting_beside_sender_server},
 };
 
 int main(int argc, char **argv)

@@ -33,7 +33,7 @@ parts! {
         files file_pieces options;
     cancels: first;
     discards: discards interrupted;
-    first_calls: rest_of_send poll_beside_sender select_beside_sender;
+    first_calls: rest_of_send poll_beside_sender select_beside_sender connecting_beside_sender;
     forks: making;
     splices: refused cancelled;
     polled: many selected here forked handlers limits;

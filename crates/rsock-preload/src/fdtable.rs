@@ -36,7 +36,7 @@ use crate::{cancel, guard, rows, tcp_only};
 use adopt::adopt_or_find;
 use libc::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};
-use word::{ADOPTED, ADOPTING, CANDIDATE, EMPTY, KIND, LISTENING, Word};
+use word::{ADOPTED, ADOPTING, CANDIDATE, CONNECTING, EMPTY, KIND, LISTENING, Word};
 
 #[inline]
 fn entry(fd: c_int) -> Option<&'static AtomicU64> {
@@ -232,6 +232,14 @@ pub(crate) fn is_candidate(fd: c_int) -> bool {
         // SYNC(kernel watch): SeqCst, see `watched::hold_if_member`.
         let word = Word(e.load(Ordering::SeqCst));
         word.kind() == CANDIDATE && !word.is_datagram()
+    })
+}
+
+/// Whether `fd` is a connection whose `connect` may not have ended, and that has not been adopted.
+pub(crate) fn is_connecting(fd: c_int) -> bool {
+    entry(fd).is_some_and(|e| {
+        let word = Word(e.load(Ordering::Acquire));
+        word.kind() == CANDIDATE && !word.is_datagram() && word.0 & CONNECTING != 0
     })
 }
 

@@ -6,8 +6,9 @@ use crate::fdtable::{self, Begun};
 use crate::native_peer::listeners;
 use crate::native_peer::shared_listener::SharedListener;
 use crate::slot::{Direction, Handle};
+use crate::threads;
 use libc::{c_int, pollfd};
-use rsock_core::accelerate::PollDescriptor;
+use rsock_core::accelerate::{FallbackReason, PollDescriptor};
 use rustix::event::PollFlags;
 use std::sync::Arc;
 
@@ -46,7 +47,7 @@ impl Named {
         match fdtable::begin_adopted(fd, direction) {
             Begun::Stream(handle) => Some(Self::Stream(handle)),
             Begun::Kernel => None,
-            Begun::Other => fdtable::begin_other(fd, direction).map(Self::Stream),
+            Begun::Other => begin_first(fd, direction).map(Self::Stream),
         }
     }
 
@@ -58,6 +59,24 @@ impl Named {
             Self::NativeListener(_) | Self::Datagrams(_) => true,
         }
     }
+}
+
+/// Begins a call on the stream of `fd`, which has none yet. A connection whose `connect` has not
+/// ended stays on TCP if its input is waited for: the kernel makes this wait, and another thread
+/// could have the connection adopted meanwhile.
+#[inline(never)]
+fn begin_first(fd: c_int, direction: Direction) -> Option<Handle> {
+    let begun = fdtable::begin_other(fd, direction);
+    let is_missed = begun.is_none()
+        && direction == Direction::Recv
+        && fdtable::is_connecting(fd)
+        && !threads::is_alone();
+    if !is_missed {
+        return begun;
+    }
+    fdtable::pin(fd, FallbackReason::Option);
+    // Another thread may have had it adopted before.
+    fdtable::begin_other(fd, direction)
 }
 
 /// The events that are asked for.
