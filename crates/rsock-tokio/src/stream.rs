@@ -3,6 +3,7 @@
 //! Above `transport` and `waiting`. One generic type serves both transports; what only one of them
 //! has is in an `impl` of its own.
 
+mod options;
 mod owned_buffers;
 mod remote_memory;
 mod split;
@@ -18,10 +19,8 @@ use rsock_core::accelerate::{Channels, FallbackReason, Side};
 use rsock_core::rsocket::{AcceleratedSocket, Socket};
 use rustix::net::RecvFlags;
 pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
-use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Shutdown, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -206,22 +205,6 @@ impl Stream {
         };
         Some(stream.pin_reason()).filter(|reason| *reason != FallbackReason::None)
     }
-
-    /// `IP_TTL` of what goes by TCP, in hops.
-    ///
-    /// # Errors
-    /// As `setsockopt(2)`: `EINVAL`.
-    pub fn set_ttl(&self, hops: u32) -> io::Result<()> {
-        self.transport.socket().set_ttl(hops)
-    }
-
-    /// `IP_TTL`, in hops.
-    ///
-    /// # Errors
-    /// As `getsockopt(2)`.
-    pub fn ttl(&self) -> io::Result<u32> {
-        self.transport.socket().ttl()
-    }
 }
 
 impl Stream<Rsockets> {
@@ -361,7 +344,10 @@ impl<T: Transport> Stream<T> {
     /// # Cancel safety
     /// Cancel safe: nothing is transferred.
     pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
-        readiness(self, interest).await
+        match self.transport.kernel_socket() {
+            Some(socket) => socket.ready(interest).await,
+            None => readiness(self, interest).await,
+        }
     }
 
     /// As [`Self::readable`], for one task at a time: the last that called this,
@@ -420,64 +406,6 @@ impl<T: Transport> Stream<T> {
     pub fn into_split(self) -> (OwnedReadHalf<T>, OwnedWriteHalf<T>) {
         OwnedReadHalf::pair(self)
     }
-
-    /// The address of this end.
-    ///
-    /// # Errors
-    /// As `getsockname(2)`.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.transport.local_addr()
-    }
-
-    /// The address of the peer.
-    ///
-    /// # Errors
-    /// As `getpeername(2)`: `ENOTCONN` once the connection has ended.
-    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.transport.peer_addr()
-    }
-
-    /// Sets `TCP_NODELAY`. Only TCP ever delays.
-    ///
-    /// # Errors
-    /// As `setsockopt(2)`.
-    pub fn set_nodelay(&self, on: bool) -> io::Result<()> {
-        self.transport.set_nodelay(on)
-    }
-
-    /// Whether `TCP_NODELAY` is set.
-    ///
-    /// # Errors
-    /// As `getsockopt(2)`.
-    pub fn nodelay(&self) -> io::Result<bool> {
-        self.transport.nodelay()
-    }
-
-    /// The pending error of the socket (`SO_ERROR`), which is cleared.
-    ///
-    /// # Errors
-    /// As `getsockopt(2)`.
-    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
-        self.transport.take_error()
-    }
-
-    /// `SO_LINGER`: how long closing waits, in whole seconds, for unsent bytes; zero resets the
-    /// connection, `None` does not wait. The wait blocks the thread that drops the stream; with
-    /// rsockets, a thread of the runtime's pool for blocking work.
-    ///
-    /// # Errors
-    /// As `setsockopt(2)`.
-    pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
-        self.transport.set_linger(linger)
-    }
-
-    /// `SO_LINGER`.
-    ///
-    /// # Errors
-    /// As `getsockopt(2)`.
-    pub fn linger(&self) -> io::Result<Option<Duration>> {
-        self.transport.linger()
-    }
 }
 
 impl<T: Transport> Waitable for Stream<T> {
@@ -525,32 +453,5 @@ impl<T: Transport> Drop for Stream<T> {
         if self.closes_on_drop {
             self.transport.close(self.waiter.as_ref().map(|waiter| &waiter.runtime));
         }
-    }
-}
-
-impl From<TcpStream> for Stream {
-    /// As [`Stream::from_std`], for a socket of this runtime.
-    fn from(socket: TcpStream) -> Self {
-        Self::new(socket, None, default_spin(), 0)
-    }
-}
-
-impl<T: Transport> AsFd for Stream<T> {
-    /// The TCP socket: reading or writing it directly makes the stream stay on TCP, or is reported
-    /// as an error. With rsockets, a descriptor that can only be closed and compared.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.transport.as_fd()
-    }
-}
-
-impl<T: Transport> AsRawFd for Stream<T> {
-    fn as_raw_fd(&self) -> RawFd {
-        self.as_fd().as_raw_fd()
-    }
-}
-
-impl<T: Transport> fmt::Debug for Stream<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stream").field("transport", &self.transport).finish_non_exhaustive()
     }
 }

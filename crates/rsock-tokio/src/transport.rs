@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{Interest, Ready};
+use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 
 /// What carries the bytes of a [`Stream`](crate::Stream): [`Accelerated`] or [`Rsockets`].
@@ -92,6 +93,11 @@ pub(crate) trait Operations {
     /// After [`Self::poll_socket`]: takes the task of `key` out of the wakers.
     fn unregister(&self, key: WakerKey);
 
+    /// The socket, if it shows everything to the runtime.
+    fn kernel_socket(&self) -> Option<&TcpStream> {
+        None
+    }
+
     /// As [`Waitable::current_readiness`](crate::waiting::Waitable::current_readiness).
     fn current_readiness(&self, interest: Interest) -> io::Result<Ready>;
 
@@ -119,7 +125,7 @@ fn readiness_of(
     events: impl FnOnce(PollFlags) -> io::Result<PollFlags>,
 ) -> io::Result<Ready> {
     let mut asked = PollFlags::empty();
-    if interest.is_readable() {
+    if is_about_input(interest) {
         asked |= PollFlags::IN | PollFlags::RDHUP;
     }
     if interest.is_writable() {
@@ -131,8 +137,23 @@ fn readiness_of(
     if interest.is_readable() && found.intersects(PollFlags::IN | PollFlags::RDHUP | ended) {
         ready |= Ready::READABLE;
     }
+    let shows_end = interest.is_readable() || interest.is_priority();
+    if shows_end && found.intersects(PollFlags::RDHUP | PollFlags::HUP) {
+        ready |= Ready::READ_CLOSED;
+    }
     if interest.is_writable() && found.intersects(PollFlags::OUT | ended) {
         ready |= Ready::WRITABLE;
     }
+    if interest.is_writable() && found.intersects(ended) {
+        ready |= Ready::WRITE_CLOSED;
+    }
+    if interest.is_error() && found.intersects(PollFlags::ERR) {
+        ready |= Ready::ERROR;
+    }
     if ready.is_empty() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(ready) }
+}
+
+/// Whether a wait for `interest` ends by what ends a wait for input: an error shows as input.
+pub(crate) fn is_about_input(interest: Interest) -> bool {
+    interest.is_readable() || interest.is_priority() || interest.is_error()
 }

@@ -9,6 +9,7 @@
 //! in a place of its own, which it leaves when it is dropped.
 
 use crate::source::Mark;
+use crate::transport::is_about_input;
 use crate::waiter::Waiter;
 use crate::wakers::WakerKey;
 use std::future::poll_fn;
@@ -138,7 +139,7 @@ pub(crate) async fn readiness(target: &impl Waitable, interest: Interest) -> io:
     let (input, output) = (FuturePlace::new(target), FuturePlace::new(target));
     let check = || target.current_readiness(interest);
     poll_fn(|cx| {
-        if interest.is_readable() {
+        if is_about_input(interest) {
             let polled = target.poll_io(cx, Direction::Read, input.key, check);
             if polled.is_ready() || !interest.is_writable() {
                 return polled;

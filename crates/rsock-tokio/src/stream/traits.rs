@@ -1,13 +1,17 @@
-//! Tokio's traits for the stream and its halves.
+//! Traits of Tokio and of the standard library for the stream and its halves.
 
 use super::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, Stream, WriteHalf};
+use crate::builder::default_spin;
 use crate::transport::Transport;
 use rustix::net::RecvFlags;
+use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::Shutdown;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 
 impl<T: Transport> Stream<T> {
     fn poll_read(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
@@ -96,5 +100,32 @@ impl_async_write!(OwnedWriteHalf<T>, Self::forget_end);
 impl<T: Transport> AsRef<Self> for Stream<T> {
     fn as_ref(&self) -> &Self {
         self
+    }
+}
+
+impl From<TcpStream> for Stream {
+    /// As [`Stream::from_std`], for a socket of this runtime.
+    fn from(socket: TcpStream) -> Self {
+        Self::new(socket, None, default_spin(), 0)
+    }
+}
+
+impl<T: Transport> AsFd for Stream<T> {
+    /// The TCP socket: reading or writing it directly makes the stream stay on TCP, or is reported
+    /// as an error. With rsockets, a descriptor that can only be closed and compared.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.transport.as_fd()
+    }
+}
+
+impl<T: Transport> AsRawFd for Stream<T> {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+impl<T: Transport> fmt::Debug for Stream<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream").field("transport", &self.transport).finish_non_exhaustive()
     }
 }

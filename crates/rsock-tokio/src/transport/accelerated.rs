@@ -176,6 +176,10 @@ impl Operations for Accelerated {
         self.wakers.remove(key);
     }
 
+    fn kernel_socket(&self) -> Option<&TcpStream> {
+        self.stream.is_none().then_some(&self.socket)
+    }
+
     fn current_readiness(&self, interest: Interest) -> io::Result<Ready> {
         let check = || readiness_of(interest, |events| self.events(events));
         match &self.stream {

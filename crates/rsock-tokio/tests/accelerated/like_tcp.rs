@@ -7,7 +7,7 @@ use std::future::Future;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, Ready};
 use tokio::net::{TcpListener, TcpStream};
 
 /// A kind of stream.
@@ -20,6 +20,7 @@ trait Net {
     fn peek(of: &Self::Stream) -> impl Future<Output = io::Result<usize>> + Send;
     fn readable(of: &Self::Stream) -> impl Future<Output = io::Result<()>> + Send;
     fn writable(of: &Self::Stream) -> impl Future<Output = io::Result<()>> + Send;
+    fn ready(of: &Self::Stream, interest: Interest) -> impl Future<Output = io::Result<Ready>>;
     fn take_error(of: &Self::Stream) -> io::Result<Option<io::Error>>;
 }
 
@@ -52,6 +53,10 @@ macro_rules! net {
 
             async fn writable(of: &Self::Stream) -> io::Result<()> {
                 of.writable().await
+            }
+
+            async fn ready(of: &Self::Stream, interest: Interest) -> io::Result<Ready> {
+                of.ready(interest).await
             }
 
             fn take_error(of: &Self::Stream) -> io::Result<Option<io::Error>> {
@@ -125,6 +130,21 @@ cases! {
         seen.push(("write", write(&mut a).await));
         seen.extend(reads(&mut a, 2).await);
         seen.push(("shutdown", a.shutdown().await.map(|()| 0).map_err(|e| e.kind())));
+        seen
+    }
+
+    async fn ready_shows_the_end_of_each_direction<N: Net>() -> Seen {
+        let (a, mut b) = N::pair().await;
+        b.write_all(b"last").await.expect("write");
+        N::readable(&a).await.expect("input");
+        let mut seen = vec![shown::<N>("input", &a, Interest::READABLE).await];
+        b.shutdown().await.expect("shutdown");
+        seen.push(closed::<N>("half", &a, Interest::READABLE).await);
+        reset_by_linger(&b);
+        drop(b);
+        seen.push(shown::<N>("error", &a, Interest::ERROR).await);
+        let both = Interest::READABLE | Interest::WRITABLE;
+        seen.push(closed::<N>("reset", &a, both).await);
         seen
     }
 
@@ -290,4 +310,40 @@ fn fill<N: Net>(of: &N::Stream) {
 /// Makes the drop of `end` reset the connection.
 fn reset_by_linger(end: &impl AsFd) {
     sockopt::set_socket_linger(end, Some(Duration::ZERO)).expect("option");
+}
+
+/// What `ready` returns, as a number.
+async fn shown<N: Net>(
+    name: &'static str,
+    of: &N::Stream,
+    interest: Interest,
+) -> (&'static str, Result<usize, ErrorKind>) {
+    let ready = N::ready(of, interest).await;
+    (name, ready.map(number_of).map_err(|e| e.kind()))
+}
+
+/// As [`shown`], once the end of a direction shows.
+async fn closed<N: Net>(
+    name: &'static str,
+    of: &N::Stream,
+    interest: Interest,
+) -> (&'static str, Result<usize, ErrorKind>) {
+    loop {
+        let ready = N::ready(of, interest).await.expect("news");
+        if ready.is_read_closed() {
+            return (name, Ok(number_of(ready)));
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+fn number_of(ready: Ready) -> usize {
+    let bits = [
+        ready.is_readable(),
+        ready.is_writable(),
+        ready.is_read_closed(),
+        ready.is_write_closed(),
+        ready.is_error(),
+    ];
+    bits.iter().fold(0, |n, is_set| n << 1 | usize::from(*is_set))
 }
