@@ -37,6 +37,8 @@ const MAX_BACKLOG: u32 = 4096;
 const SLOW: Duration = Duration::from_secs(1);
 /// Events taken at once.
 const BATCH: usize = 32;
+/// Most looks at the clients in one call: they may come without end.
+const MOST_LOOKS: u32 = 16;
 
 /// A listener on the soft device.
 ///
@@ -237,7 +239,7 @@ impl Listening<SoftManager> for SoftListener {
             self.ctx = peer_link::of_this_process(&self.ctx)?;
             self.set = Set::new(&self.socket)?;
         }
-        loop {
+        for _ in 0..MOST_LOOKS {
             let mut events = [epoll::Event {
                 flags: epoll::EventFlags::empty(),
                 data: epoll::EventData::new_u64(0),
@@ -263,6 +265,7 @@ impl Listening<SoftManager> for SoftListener {
                 }
             }
         }
+        Ok(None)
     }
 
     fn accept(&mut self, id: RequestId, qp_num: QpNum, private_data: &[u8]) -> Result<(), Error> {

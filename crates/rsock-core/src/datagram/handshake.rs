@@ -25,6 +25,8 @@ use std::time::{Duration, Instant};
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Handshakes under way at the same time. Further peers are reached by UDP until their turn.
 const MOST: usize = 16;
+/// Most peers that are answered at a time: others may ask without end.
+const MOST_EVENTS: u32 = 16;
 
 /// The result of a handshake that this end began.
 #[derive(Debug)]
@@ -100,8 +102,9 @@ impl Handshakes {
 
     /// Admits the peers that have asked for a lane.
     fn serve(&mut self, (ud, sources): AdmittingQueue<'_>, now: Instant) {
-        // An error is a shortage, which passes.
-        while let Ok(Some(event)) = self.listener.try_next(now) {
+        for _ in 0..MOST_EVENTS {
+            // An error is a shortage, which passes.
+            let Ok(Some(event)) = self.listener.try_next(now) else { break };
             if let Event::Request(request) = event {
                 let (sender, from) = (request.path.sender(), request.peer_addr);
                 let is_let_in =

@@ -32,6 +32,9 @@ const MAX_PENDING: usize = 256;
 const UDP_EVERY: u32 = 64;
 /// Most datagrams that one receive drops.
 const MAX_DROPPED: u32 = 1024;
+/// How often one receive spins for a datagram and finds none that it may take, before it looks at
+/// UDP and its time limit. A peer may send what has to be dropped without end.
+const MOST_SPINS: u32 = 16;
 
 impl Datagram {
     /// As `recvfrom(2)` into several buffers. A datagram that is longer than the buffers is
@@ -59,9 +62,11 @@ impl Datagram {
         self.local()?;
         // Read when it is first needed: it takes a system call.
         let mut deadline = None;
+        let mut n_spins = 0;
         loop {
             // PERF: a socket that receives past UDP spins there for a while before a system call.
-            let spun = !nonblocking && self.spin();
+            let spun = !nonblocking && n_spins < MOST_SPINS && self.spin();
+            n_spins += u32::from(spun);
             if !spun {
                 self.poll_udp();
             }

@@ -13,6 +13,10 @@ use std::sync::atomic::{Ordering, fence};
 /// Pieces of user memory gathered into one message.
 pub(super) const MAX_PIECES: usize = 4;
 
+/// How often in a row a send looks for credit again after it has received some that made no room.
+/// The peer may send such messages without end, faster than they are taken.
+const MOST_LOOKS: u32 = 16;
+
 /// Why nothing was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendError {
@@ -45,7 +49,7 @@ impl<B: Backend> QpStream<B> {
         let max = self.config.max_message;
         let mut size =
             TransferSize::new(if is_ahead { max } else { self.config.first_message }, max);
-        let mut sent = 0;
+        let (mut sent, mut n_looks) = (0, 0);
         while rest.len != 0 {
             match send.half.peek(size.step(rest.len)) {
                 Ok(write) => {
@@ -56,10 +60,12 @@ impl<B: Backend> QpStream<B> {
                     let Ok(done) = posted else { break };
                     rest.advance(done);
                     sent += done;
+                    n_looks = 0;
                 }
                 Err(SendBlocked::Closed) => break,
                 Err(SendBlocked::Credits | SendBlocked::Buffer) => {
-                    if !self.poll_credits(&mut send) {
+                    n_looks += 1;
+                    if n_looks > MOST_LOOKS || !self.poll_credits(&mut send) {
                         break;
                     }
                 }
