@@ -9,8 +9,9 @@ use crate::sys::sock_diag;
 use rsock_cm::is_local;
 use rsock_verbs::Sender;
 use std::hash::{BuildHasher, RandomState};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Senders, and the addresses that were verified for them.
 #[derive(Debug)]
@@ -20,10 +21,18 @@ pub(crate) struct SourceCheck {
     /// Marks of verified pairs; 0 is an empty entry. It is a cache: an evicted pair is verified
     /// again.
     known: Box<[AtomicU64]>,
-    /// Senders that used an address which is not theirs to use. The kernel is not asked about them
-    /// again until they ask to be admitted: otherwise each of their datagrams would cost system
+    /// Senders that used an address which is not theirs to use. The kernel is asked about them
+    /// again only for one in [`ASK_EVERY`] of their datagrams: otherwise each would cost system
     /// calls.
-    refuted: Box<[AtomicU64]>,
+    refuted: [Refuted; N_REFUTED],
+}
+
+#[derive(Debug, Default)]
+struct Refuted {
+    /// Number of the sender; 0 is an empty entry.
+    number: AtomicU64,
+    /// Its datagrams that were dropped without asking the kernel.
+    n_dropped: AtomicU32,
 }
 
 /// Number of remembered marks: more than a socket usually has peers at a time.
@@ -31,11 +40,13 @@ const N_KNOWN: usize = 2048;
 /// Entries that may hold a given mark.
 const N_PLACES: usize = 4;
 const N_REFUTED: usize = 16;
+/// A sender that is refuted may use another address rightfully, of which the mark was evicted.
+const ASK_EVERY: u32 = 16;
 
 impl SourceCheck {
     pub(crate) fn new() -> Self {
         let seed = || RandomState::new().hash_one(0u8);
-        Self { seeds: [seed(), seed()], known: none(N_KNOWN), refuted: none(N_REFUTED) }
+        Self { seeds: [seed(), seed()], known: none(N_KNOWN), refuted: Default::default() }
     }
 
     /// Whether a datagram of `sender` may come from canonical `from`.
@@ -49,26 +60,35 @@ impl SourceCheck {
 
     #[cold]
     fn verify_new(&self, sender: Sender, from: SocketAddr) -> bool {
-        let is_refuted = |number: &AtomicU64| number.load(Ordering::Relaxed) == sender.number;
-        if self.refuted.iter().any(is_refuted) {
+        let refuted = &self.refuted[index(sender.number, N_REFUTED)];
+        if refuted.number.load(Ordering::Relaxed) == sender.number
+            && refuted.n_dropped.fetch_add(1, Ordering::Relaxed) < ASK_EVERY - 1
+        {
             return false;
         }
-        let is_verified = self.verify(sender, from);
-        if !is_verified {
-            self.refuted[index(sender.number, N_REFUTED)].store(sender.number, Ordering::Relaxed);
+        let asked = self.ask(sender, from);
+        // An error is a shortage, which passes.
+        if matches!(asked, Ok(false)) {
+            refuted.number.store(sender.number, Ordering::Relaxed);
+            refuted.n_dropped.store(0, Ordering::Relaxed);
         }
-        is_verified
+        asked.unwrap_or(false)
     }
 
     /// Asks the kernel whether `sender` may use the canonical address `from`, and remembers a
     /// positive answer.
     pub(crate) fn verify(&self, sender: Sender, from: SocketAddr) -> bool {
-        let is_verified =
-            is_local(from.ip()) && sock_diag::is_owned_by(from, sender.uid).unwrap_or(false);
+        self.ask(sender, from).unwrap_or(false)
+    }
+
+    /// # Errors
+    /// As [`sock_diag::is_owned_by`].
+    fn ask(&self, sender: Sender, from: SocketAddr) -> io::Result<bool> {
+        let is_verified = is_local(from.ip()) && sock_diag::is_owned_by(from, sender.uid)?;
         if is_verified {
             self.remember(sender, from);
         }
-        is_verified
+        Ok(is_verified)
     }
 
     /// Notes that canonical `from` is an address of `sender`.
@@ -175,6 +195,22 @@ mod tests {
     }
 
     #[test]
+    fn a_refuted_sender_is_asked_about_again_after_some_datagrams() {
+        let sources = SourceCheck::new();
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let (at, closed) = {
+            let other = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+            let at = |s: &UdpSocket| s.local_addr().expect("address");
+            (at(&socket), at(&other))
+        };
+        let elsewhere = SocketAddr::new([192, 0, 2, 1].into(), closed.port());
+        assert!(!sources.is_verified(sender(1), elsewhere));
+        let n = (0..2 * ASK_EVERY).take_while(|_| !sources.is_verified(sender(1), at)).count();
+        assert_eq!(n, (ASK_EVERY - 1) as usize);
+        assert!(sources.is_verified(sender(2), at), "another sender is not concerned");
+    }
+
+    #[test]
     fn evicted_pairs_are_verified_again() {
         let sources = SourceCheck::new();
         let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
@@ -198,7 +234,7 @@ mod tests {
         let recv = |socket: &Datagram, flags| {
             let mut buf = [0; 16];
             let got = socket.recv_from(&mut [IoSliceMut::new(&mut buf)], flags)?;
-            std::io::Result::Ok((buf[..got.len].to_vec(), got.from))
+            io::Result::Ok((buf[..got.len].to_vec(), got.from))
         };
         let send = |from: &Datagram, bytes: &[u8], to| {
             from.send_to(&[IoSlice::new(bytes)], Some(to), MessageFlags::empty()).expect("sent");

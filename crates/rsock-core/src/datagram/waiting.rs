@@ -4,7 +4,7 @@
 use crate::datagram::remote::{Queue, Remote};
 use crate::datagram::{Datagram, raw};
 use crate::engine::{ThreadBell, poll_entries, spin_on};
-use crate::interrupt::Watch;
+use crate::interrupt::{Section, Watch};
 use crate::sys;
 use rsock_verbs::rdma::Rdma;
 use rsock_verbs::soft::{Soft, SoftBell};
@@ -82,6 +82,7 @@ impl Datagram {
     /// Arms `bell` for datagrams in shared memory. False if one has come, or there is no room for
     /// the bell. `None` where there is no queue in shared memory.
     pub(super) fn arm(&self, bell: &SoftBell) -> Option<bool> {
+        let _section = Section::enter();
         let local = self.local().ok()??;
         local.sweep();
         Some(local.ud.arm(bell))
@@ -90,6 +91,7 @@ impl Datagram {
     /// Undoes [`Self::arm`].
     pub(super) fn disarm(&self, bell: &SoftBell) {
         if let Some(Some(local)) = self.local.get() {
+            let _section = Section::enter();
             local.ud.disarm(bell);
         }
     }
@@ -103,6 +105,8 @@ impl Datagram {
 
     /// Whether a datagram has come past UDP.
     pub(super) fn is_ready_past_udp(&self) -> bool {
+        // As in `AcceleratedUdp::is_ready`.
+        let _section = Section::enter();
         matches!(self.local.get(), Some(Some(local)) if local.ud.is_ready())
             || matches!(self.remote.get(), Some(Some(remote)) if remote.is_ready())
     }

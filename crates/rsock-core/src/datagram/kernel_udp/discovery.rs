@@ -8,7 +8,7 @@ use crate::datagram::kernel_udp::header::Header;
 use crate::datagram::kernel_udp::opening::OpenAttempt;
 use crate::datagram::kernel_udp::route::Route;
 use crate::datagram::kernel_udp::{AcceleratedUdp, KEY, NOT_OPEN, OPEN, Queue, ip, local_of};
-use crate::interrupt::Section;
+use crate::interrupt::{self, Section};
 use crate::metrics::FallbackReason;
 use crate::metrics::{DatagramEvent, ReceivePath};
 use crate::sys;
@@ -50,6 +50,8 @@ const BACKLOG: u32 = 64;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Milliseconds between two checks for another socket on the port.
 const CHECK_EVERY: u32 = 100;
+/// Most senders that are answered at a time: others may ask without end.
+const MOST_EVENTS: u32 = 16;
 
 impl Discovery {
     pub(super) fn new() -> Self {
@@ -79,7 +81,10 @@ impl AcceleratedUdp {
     /// Notes that the kernel delivered a datagram, from `from` if that is known.
     pub(super) fn note_kernel(&self, fd: BorrowedFd<'_>, from: Option<SocketAddr>) {
         self.count(DatagramEvent::ReceivedByKernel);
-        if self.state() != NOT_OPEN || self.is_pinned() || !self.is_own_process() {
+        self.found_nothing.store(false, Ordering::Relaxed);
+        // To open the queue allocates.
+        let may_open = self.state() == NOT_OPEN && !self.is_pinned() && self.is_own_process();
+        if !may_open || interrupt::is_in_handler() {
             return;
         }
         let _section = Section::enter();
@@ -123,13 +128,11 @@ impl AcceleratedUdp {
         let may_be_joined = sockopt::socket_reuseaddr(fd).unwrap_or(true);
         self.may_be_joined.fetch_or(may_be_joined, Ordering::Relaxed);
         let is_v6_only = self.is_v6 && sockopt::ipv6_v6only(fd).unwrap_or(false);
-        let peer = self.routes().peer;
         let queue = self.make_queue().ok_or(ReceivePath::Exhausted)?;
         let is_in_epoll_set = self.opening.is_in_epoll_set();
         if is_in_epoll_set && !self.join_epoll_sets(queue) {
             return Err(ReceivePath::Watched);
         }
-        let _ = self.open_peer.set(peer);
         let is_heard = match self.opening.attempt(is_in_epoll_set) {
             OpenAttempt::AlreadyDecided => return Ok(false),
             OpenAttempt::WouldMissWakeups => false,
@@ -140,6 +143,10 @@ impl AcceleratedUdp {
         });
         match listener {
             Some(Ok(listener)) => {
+                // As it is now: a `connect` that comes later finds the queue open. No sender is
+                // admitted before the listener is there.
+                let peer = self.routes().peer;
+                let _ = self.open_peer.set(peer);
                 discovery.listener = Some(listener);
                 self.ended.store(1, Ordering::Relaxed);
                 self.stat.set_ends(local, peer);
@@ -165,7 +172,8 @@ impl AcceleratedUdp {
 
     /// Admits senders that ask for a lane, now and then; with `is_due` at once. Never waits.
     pub(super) fn progress(&self, fd: BorrowedFd<'_>, is_due: bool) {
-        if self.state() != OPEN || !self.is_own_process() {
+        // To admit a sender allocates.
+        if self.state() != OPEN || !self.is_own_process() || interrupt::is_in_handler() {
             return;
         }
         let tick = sys::tick();
@@ -201,8 +209,9 @@ impl AcceleratedUdp {
         let Some(listener) = &mut discovery.listener else { return };
         let now = sys::now();
         let peer = self.open_peer.get().copied().flatten();
-        // An error is a shortage, which passes.
-        while let Ok(Some(event)) = listener.try_next(now) {
+        for _ in 0..MOST_EVENTS {
+            // An error is a shortage, which passes.
+            let Ok(Some(event)) = listener.try_next(now) else { break };
             let Event::Request(request) = event else { continue };
             let from = request.peer_addr;
             let is_welcome = peer.is_none_or(|peer| peer == from)

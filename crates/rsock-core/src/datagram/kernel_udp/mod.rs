@@ -115,6 +115,8 @@ pub struct AcceleratedUdp {
     /// The bell in the program's epoll sets that shows datagrams in the queue.
     epoll_proxy: Mutex<Option<SoftBell>>,
     has_epoll_proxy: AtomicBool,
+    /// Whether the last receive has found nothing, in the queue or in the kernel.
+    found_nothing: AtomicBool,
     /// How often bells had rung when the proxy was last armed.
     rung_at: AtomicU32,
     /// Whether an epoll set watches for edges; and whether datagrams of the last edge are still in
@@ -205,6 +207,7 @@ impl AcceleratedUdp {
             discovery: Mutex::new(Discovery::new()),
             epoll_proxy: Mutex::new(None),
             has_epoll_proxy: AtomicBool::new(false),
+            found_nothing: AtomicBool::new(false),
             rung_at: AtomicU32::new(0),
             is_edge_triggered: AtomicBool::new(false),
             has_unreported: AtomicBool::new(false),
@@ -241,6 +244,10 @@ impl AcceleratedUdp {
             let _section = Section::enter();
             *self.routes() = Routes::new(peer_of(fd));
             self.stat.set_peers(0, 0);
+        }
+        // It may have opened meanwhile, for the senders of before.
+        if self.state() == OPEN {
+            self.pin(FallbackReason::Option);
         }
     }
 
@@ -340,6 +347,8 @@ impl AcceleratedUdp {
     #[must_use]
     #[inline]
     pub fn is_ready(&self) -> bool {
+        // A signal handler that closes the queue would wait for the lock of the thread it interrupts.
+        let _section = Section::enter();
         self.queue().is_some_and(|queue| queue.ud.is_ready())
     }
 

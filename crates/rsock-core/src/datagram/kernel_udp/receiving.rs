@@ -43,6 +43,9 @@ const KERNEL_EVERY: u32 = 64;
 const KERNEL_AFTER: u32 = 20;
 /// Most datagrams that one receive drops: fewer than a peer can have under way.
 const MAX_DROPPED: u32 = 256;
+/// How often one receive spins for a datagram and finds none that it may take, before it asks the
+/// kernel and looks at its time limit. A peer may send what has to be dropped without end.
+const MOST_SPINS: u32 = 16;
 /// Where a datagram was peeked at: the next receive must return that one.
 const NOT_PEEKED: u8 = 0;
 const IN_QUEUE: u8 = 1;
@@ -75,9 +78,14 @@ impl AcceleratedUdp {
         // Whether the kernel's socket was seen empty; and whether that was after a datagram of the
         // queue had to wait for it.
         let (mut is_kernel_empty, mut may_pass) = (false, false);
+        let mut n_spins = 0;
         loop {
             if self.has_ended() || flags.contains(RecvFlags::ERRQUEUE) {
-                let (n, _) = call.last(|fd| kernel(fd, bufs, flags))??;
+                let result = call.last(|fd| kernel(fd, bufs, flags))?;
+                if result.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock) {
+                    self.note_nothing();
+                }
+                let (n, _) = result?;
                 self.count(DatagramEvent::ReceivedByKernel);
                 return Ok(Reception::Kernel(n));
             }
@@ -115,7 +123,8 @@ impl AcceleratedUdp {
             // PERF: a socket that receives by the queue spins there for a while before a system
             // call.
             let may_spin = is_blocking && is_nothing && !is_kernel_due && !is_kernel_empty;
-            if may_spin && self.spin() {
+            if may_spin && n_spins < MOST_SPINS && self.spin() {
+                n_spins += 1;
                 continue;
             }
             if !is_kernel_empty || !is_nothing || is_kernel_due {
@@ -144,6 +153,7 @@ impl AcceleratedUdp {
             }
             (is_kernel_empty, may_pass) = (false, false);
             if !is_blocking {
+                self.note_nothing();
                 return Err(Errno::AGAIN.into());
             }
             let fd = call.fd()?;
@@ -249,6 +259,7 @@ impl AcceleratedUdp {
             match taken {
                 Some(taken) => {
                     if matches!(taken, FromQueue::Datagram(_)) {
+                        self.found_nothing.store(false, Ordering::Relaxed);
                         if !peek {
                             self.note_taken(queue);
                         }

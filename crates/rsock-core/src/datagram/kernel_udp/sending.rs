@@ -5,7 +5,7 @@ use crate::datagram::kernel_udp::header::MAX;
 use crate::datagram::kernel_udp::route::Route;
 use crate::datagram::kernel_udp::{AcceleratedUdp, FirstUse, Queue};
 use crate::datagram::yield_to_receiver;
-use crate::interrupt::Section;
+use crate::interrupt::{self, Section};
 use crate::metrics::DatagramEvent;
 use crate::sys;
 use rsock_cm::canonical;
@@ -302,7 +302,12 @@ impl AcceleratedUdp {
         post: Post,
     ) -> PostOutcome {
         let Some(to) = to.map(canonical).or(routes.peer) else { return PostOutcome::Kernel };
-        let outcome = self.post_to(fd, routes, bufs, to, post);
+        // To find a route allocates.
+        let outcome = if interrupt::is_in_handler() {
+            PostOutcome::Kernel
+        } else {
+            self.post_to(fd, routes, bufs, to, post)
+        };
         if outcome == PostOutcome::Kernel {
             routes.note_kernel(to);
         }

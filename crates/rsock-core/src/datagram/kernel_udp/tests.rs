@@ -2,6 +2,7 @@
 
 mod at_once;
 mod flood;
+mod opening;
 
 use crate::closing::Descriptor;
 use crate::datagram::kernel_udp::*;

@@ -43,6 +43,7 @@ impl ArmedQueue<'_> {
 
 impl Drop for ArmedQueue<'_> {
     fn drop(&mut self) {
+        let _section = Section::enter();
         self.queue.ud.disarm(self.bell);
     }
 }
@@ -77,6 +78,7 @@ impl AcceleratedUdp {
 
     /// Arms `bell` for the queue; `None` if it has a datagram already.
     pub(crate) fn arm<'a>(&'a self, bell: &'a SoftBell) -> Option<ArmedQueue<'a>> {
+        let _section = Section::enter();
         let queue = self.queue()?;
         let has_bell = queue.ud.arm(bell);
         let armed = ArmedQueue { queue, bell, has_bell };
@@ -241,6 +243,29 @@ impl AcceleratedUdp {
         {
             queue.ud.disarm(bell);
             bell.drain();
+            self.listen(queue, bell);
+        }
+    }
+
+    /// Notes that a receive that does not wait has found nothing. If the one before it found nothing
+    /// either, the epoll proxy may be readable by a late ring: the sender has rung the bell after
+    /// its datagram was taken, and the bell was armed again.
+    pub(super) fn note_nothing(&self) {
+        if self.has_epoll_proxy.load(Ordering::Acquire)
+            && self.found_nothing.swap(true, Ordering::Relaxed)
+        {
+            self.silence_epoll_proxy();
+        }
+    }
+
+    #[cold]
+    fn silence_epoll_proxy(&self) {
+        let _section = Section::enter();
+        let Ok(epoll_proxy) = self.epoll_proxy.try_lock() else { return };
+        let (Some(bell), Some(queue)) = (&*epoll_proxy, self.queue()) else { return };
+        queue.ud.disarm(bell);
+        bell.drain();
+        if !self.has_ended() {
             self.listen(queue, bell);
         }
     }
