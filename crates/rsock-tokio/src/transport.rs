@@ -8,7 +8,7 @@ mod rsockets;
 
 use crate::source::Mark;
 use crate::waiter::Waiter;
-use crate::waiting::Direction;
+use crate::waiting::{Direction, is_about_input};
 use crate::wakers::WakerKey;
 pub use accelerated::Accelerated;
 pub use rsockets::Rsockets;
@@ -151,9 +151,4 @@ fn readiness_of(
         ready |= Ready::ERROR;
     }
     if ready.is_empty() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(ready) }
-}
-
-/// Whether a wait for `interest` ends by what ends a wait for input: an error shows as input.
-pub(crate) fn is_about_input(interest: Interest) -> bool {
-    interest.is_readable() || interest.is_priority() || interest.is_error()
 }

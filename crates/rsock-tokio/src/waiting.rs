@@ -9,7 +9,6 @@
 //! in a place of its own, which it leaves when it is dropped.
 
 use crate::source::Mark;
-use crate::transport::is_about_input;
 use crate::waiter::Waiter;
 use crate::wakers::WakerKey;
 use std::future::poll_fn;
@@ -148,6 +147,11 @@ pub(crate) async fn readiness(target: &impl Waitable, interest: Interest) -> io:
         target.poll_io(cx, Direction::Write, output.key, check)
     })
     .await
+}
+
+/// Whether a wait for `interest` ends by what ends a wait for input: an error shows as input.
+pub(crate) fn is_about_input(interest: Interest) -> bool {
+    interest.is_readable() || interest.is_priority() || interest.is_error()
 }
 
 /// A future's place in the wakers, which it leaves when dropped.

@@ -347,7 +347,8 @@ impl AcceleratedUdp {
     #[must_use]
     #[inline]
     pub fn is_ready(&self) -> bool {
-        // A signal handler that closes the queue would wait for the lock of the thread it interrupts.
+        // A signal handler that closes the queue would wait for a lock of the thread that it
+        // interrupts.
         let _section = Section::enter();
         self.queue().is_some_and(|queue| queue.ud.is_ready())
     }

@@ -247,9 +247,9 @@ impl AcceleratedUdp {
         }
     }
 
-    /// Notes that a receive that does not wait has found nothing. If the one before it found nothing
-    /// either, the epoll proxy may be readable by a late ring: the sender has rung the bell after
-    /// its datagram was taken, and the bell was armed again.
+    /// Notes that a receive that does not wait has found nothing. If the one before it found
+    /// nothing either, the epoll proxy may be readable by a late ring: the sender has rung the bell
+    /// after its datagram was taken, and the bell was armed again.
     pub(super) fn note_nothing(&self) {
         if self.has_epoll_proxy.load(Ordering::Acquire)
             && self.found_nothing.swap(true, Ordering::Relaxed)
