@@ -24,6 +24,7 @@ static const struct part PARTS[] = {
 	{"fork_both", fork_both_client, echo_server},
 	{"prefork", prefork_client, prefork_server},
 	{"vfork", vfork_client, echo_server},
+	{"vfork_epoll", vfork_epoll_client, echo_server},
 	{"exec", exec_client, exec_server},
 	{"exec_unread", unread_client, exec_unread_server},
 	{"exec_child", unread_client, exec_child_server},

@@ -4,8 +4,8 @@
 #include <sys/sendfile.h>
 #include <sys/syscall.h>
 
-/* `SENT` is more than the buffers of a connection take. */
-enum { SENT = 24 << 20, LATER = 1000 };
+/* `SENT` is more than the buffers of a connection take, `MUCH` more than a pipe takes. */
+enum { SENT = 24 << 20, MUCH = 100000, LATER = 1000 };
 
 static void refused_client(int fd)
 {
@@ -34,6 +34,38 @@ static void refused_server(int fd)
 	put_stream(fd, LATER, 1);
 	hear(fd);
 	tell(fd);
+}
+
+/* A pipe that is filled and emptied by turns, by one thread. */
+static void filled_client(int fd)
+{
+	static unsigned char buf[MUCH];
+	int ends[2];
+	CHECK(pipe(ends) == 0);
+	await_bytes(fd, MUCH);
+	for (size_t done = 0; done < MUCH;) {
+		ssize_t n;
+		size_t moved = 0;
+		while ((n = splice(fd, NULL, ends[1], NULL, MUCH - done - moved, SPLICE_F_NONBLOCK)) > 0)
+			moved += (size_t)n;
+		CHECK(done + moved == MUCH ? n == 0 : n < 0 && errno == EAGAIN);
+		get(ends[0], buf, moved);
+		check_stream(buf, moved, 3, done);
+		done += moved;
+	}
+	tell(fd);
+	await_bytes(fd, LATER);
+	SHOW(sendfile(ends[1], fd, NULL, LATER));
+	get_stream(ends[0], LATER, 4);
+	tell(fd);
+}
+
+static void filled_server(int fd)
+{
+	put_stream(fd, MUCH, 3);
+	hear(fd);
+	put_stream(fd, LATER, 4);
+	hear(fd);
 }
 
 static void cleaned(void *what)
@@ -125,6 +157,7 @@ static void cancelled_server(int fd)
 
 static const struct part PARTS[] = {
 	{"refused", refused_client, refused_server},
+	{"filled", filled_client, filled_server},
 	{"cancelled", cancelled_client, cancelled_server},
 };
 

@@ -337,6 +337,23 @@ static void peek_all_server(int fd)
 	CHECK(shutdown(fd, SHUT_WR) == 0);
 }
 
+/* Flags of `preadv2` and `pwritev2` that mean nothing on a socket. */
+static void file_flags(int fd, int is_server)
+{
+	static const int FLAGS[] = {RWF_DSYNC, 0, RWF_HIPRI, 0, RWF_APPEND, 0, RWF_SYNC};
+	char byte = 'x';
+	struct iovec piece = {&byte, 1};
+	for (size_t i = 0; i < COUNT(FLAGS); i++)
+		for (int turn = 0; turn < 2; turn++)
+			/* The other end makes an ordinary call. */
+			if (turn == is_server)
+				SHOW(i % 2 ? write(fd, &byte, 1) : pwritev2(fd, &piece, 1, -1, FLAGS[i]));
+			else
+				SHOW(i % 2 ? preadv2(fd, &piece, 1, -1, RWF_HIPRI) : read(fd, &byte, 1));
+}
+
+PART(file_flags)
+
 static const struct part PARTS[] = {
 	{"threads", threads_client, threads_server},
 	{"turns", turns_client, turns_server},
@@ -345,6 +362,7 @@ static const struct part PARTS[] = {
 	{"dontwait", dontwait_client, dontwait_server},
 	{"both_write_first", both_write_first_client, both_write_first_server},
 	{"peek_all", peek_all_client, peek_all_server},
+	{"file_flags", file_flags_client, file_flags_server},
 };
 
 int main(int argc, char **argv)

@@ -26,7 +26,8 @@ macro_rules! parts {
 }
 
 parts! {
-    transfer: threads turns polled selected dontwait both_write_first peek_all;
+    transfer: threads turns polled selected dontwait both_write_first peek_all
+        file_flags;
     flags: between_calls during_receive during_send;
     ends: half_close both_half_close closed_peer late_writer late_writer_killed late_half_close
         killed_by_sigpipe unread linger exit killed blocked_writer shut_read edges state timeouts
@@ -35,7 +36,7 @@ parts! {
     discards: discards interrupted;
     first_calls: rest_of_send poll_beside_sender select_beside_sender connecting_beside_sender;
     forks: making;
-    splices: refused cancelled;
+    splices: refused filled cancelled;
     polled: many selected here forked handlers limits;
     moves: first_byte mid_write both_directions blocked_recv unread half_close;
     signals: interrupt interrupt_poll restart restart_timeout restart_timeout_send longjmp
@@ -54,11 +55,12 @@ parts! {
         fork_changes fork_nested fork_beside_waits child_polls child_polls_at_once child_closes
         child_closes_set polled_first ppolled_first selected_first selected_first_most
         pselected_first fork_beside_wait fork_beside_poll pass_beside_wait pass_beside_poll;
-    descriptors: dup replace reuse raw_close close_range fork_server fork_both prefork vfork exec
-        exec_unread exec_child exec_vfork spawn exec_system exec_self exec_late exec_half_close
-        exec_killed exec_reset exec_fails exec_leak stdio stdio_unread stdin_unread
-        stdio_full stdio_idle stdio_stopped stdio_shut stdio_ended stdio_threads print pass
-        pass_unread pass_epoll pass_idle epoll epoll_full poll_most select_most nonblocking many;
+    descriptors: dup replace reuse raw_close close_range fork_server fork_both prefork vfork
+        vfork_epoll exec exec_unread exec_child exec_vfork spawn exec_system exec_self
+        exec_late exec_half_close exec_killed exec_reset exec_fails exec_leak stdio
+        stdio_unread stdin_unread stdio_full stdio_idle stdio_stopped stdio_shut stdio_ended
+        stdio_threads print pass pass_unread pass_epoll pass_idle epoll epoll_full poll_most
+        select_most nonblocking many;
 }
 
 /// On the ring, where the library waits itself. Where the kernel alone serves a stream, some

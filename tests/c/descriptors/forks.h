@@ -137,4 +137,34 @@ static void vfork_client(int fd)
 	exchange(fd, fd, 300000, 9);
 }
 
+/* A vfork child closes everything; the parent's epoll set watches the stream as before. */
+static void vfork_epoll_client(int fd)
+{
+	struct epoll_event event = {.events = EPOLLIN, .data.u64 = 7};
+	int set = epoll_create1(EPOLL_CLOEXEC);
+	CHECK(set >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+	exchange(fd, fd, 300000, 1);
+	for (int i = 0; i < 4; i++) {
+		pid_t child = vfork();
+		CHECK(child >= 0);
+		if (child == 0) {
+			if (i & 1)
+				close_range(3, ~0u, 0);
+			else
+				closefrom(3);
+			execl("/bin/sh", "sh", "-c", "exit 5", (char *)NULL);
+			_exit(127);
+		}
+		int status;
+		CHECK(waitpid(child, &status, 0) == child);
+		printf("status %x\n", (unsigned)status);
+		put(fd, "echo", 4);
+		SHOW(epoll_wait(set, &event, 1, -1));
+		printf("data %d\n", (int)event.data.u64);
+		char back[4];
+		get(fd, back, sizeof(back));
+	}
+	CHECK(close(set) == 0);
+}
+
 #endif

@@ -294,7 +294,10 @@ unsafe fn readv_with(fd: c_int, iov: *const iovec, n: c_int, flags: c_int) -> Op
 
 /// The message flags for the flags of `preadv2`, if a stream honours them.
 pub(super) fn message_flags(rwf: c_int) -> Option<c_int> {
-    match rwf {
+    /// What these ask for concerns files alone.
+    const WITHOUT_MEANING: c_int =
+        libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND;
+    match rwf & !WITHOUT_MEANING {
         0 => Some(0),
         libc::RWF_NOWAIT => Some(libc::MSG_DONTWAIT),
         _ => None,

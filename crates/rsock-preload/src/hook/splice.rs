@@ -9,13 +9,12 @@ use crate::{arg, cancel, errno, fdtable, guard, next, signal};
 use libc::{c_int, c_uint, loff_t, off_t, size_t, ssize_t};
 use rsock_core::accelerate::FallbackReason;
 use rsock_verbs::HighFd;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FileType, OFlags, SeekFrom, fcntl_getfl, fstat};
+use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use std::io::{self, IoSlice, IoSliceMut};
-
-/// Bytes moved to a pipe at a time, on the stack.
-const CHUNK: usize = 16 * 1024;
 
 /// The flags of `splice` that the kernel knows.
 const FLAGS: c_uint =
@@ -35,6 +34,13 @@ pub(crate) unsafe extern "C-unwind" fn sendfile(
     // SAFETY: the caller's promise; the kernel reports an offset that is not there.
     if let Some(first) = unsafe { fdtable::sendfile_first(out, from, offset, len) } {
         return errno::ret_len(first);
+    }
+    if offset.is_null() && fdtable::is_known(from) && !fdtable::is_known(out) {
+        fdtable::pin(from, FallbackReason::Option);
+        let by_stream = || splice_from_stream(from, out, len, 0);
+        if let Some(n) = cancel::without_cancel(by_stream) {
+            return n;
+        }
     }
     // SAFETY: the caller's promise.
     let sent = cancel::through_cancel(|| unsafe { sendfile_by_stream(out, from, offset, len) });
@@ -157,9 +163,10 @@ fn splice_from_stream(from: c_int, to: c_int, len: size_t, flags: c_uint) -> Opt
     if !is_pipe(pipe) {
         return None;
     }
-    let now = flags & libc::SPLICE_F_NONBLOCK != 0;
-    let flags = if now { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
-    let result = guard::call_core(|| copy_to_pipe(&handle, pipe, len, flags));
+    // The flag is about the pipe alone.
+    let may_wait = |pipe| fcntl_getfl(pipe).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK));
+    let waits_for_room = flags & libc::SPLICE_F_NONBLOCK == 0 && may_wait(pipe);
+    let result = guard::call_core(|| copy_to_pipe(&handle, pipe, len, waits_for_room));
     drop(handle);
     if result == Err(libc::EPIPE) {
         signal::raise_sigpipe();
@@ -243,22 +250,64 @@ fn copy_file(
     Ok(done)
 }
 
-/// Moves one chunk of the stream's bytes into a pipe, taking from the stream only what the pipe
-/// took.
+/// Moves up to `len` bytes of the stream into a pipe, taking from the stream only what the pipe
+/// took: as many as it has room for, once there is any. `waits_for_room`: for that, too.
 fn copy_to_pipe(
     handle: &Handle,
     to: BorrowedFd<'_>,
     len: usize,
+    waits_for_room: bool,
+) -> io::Result<usize> {
+    // A pipe that has room takes so many bytes without waiting.
+    let mut chunk = [0u8; libc::PIPE_BUF];
+    let pipe = Kept::new(to)?;
+    let mut done = 0;
+    while done < len {
+        let (is_first, mut flags) = (done == 0, RecvFlags::PEEK);
+        if !(is_first && waits_for_room) && !has_room(pipe.fd())? {
+            if is_first {
+                return Err(Errno::AGAIN.into());
+            }
+            break;
+        }
+        if !is_first {
+            flags |= RecvFlags::DONTWAIT;
+            if handle.stream().is_at_mark(handle.fd()) {
+                break;
+            }
+        }
+        let want = chunk.len().min(len - done);
+        match copy_piece(handle, pipe.fd(), &mut chunk[..want], flags) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(e) if is_first => return Err(e),
+            Err(_) => break,
+        }
+    }
+    Ok(done)
+}
+
+/// Moves one piece, which the stream shows by `flags`.
+fn copy_piece(
+    handle: &Handle,
+    pipe: BorrowedFd<'_>,
+    chunk: &mut [u8],
     flags: RecvFlags,
 ) -> io::Result<usize> {
-    let mut chunk = [0u8; CHUNK];
-    let want = CHUNK.min(len);
-    let pipe = Kept::new(to)?;
-    let peek = &mut [IoSliceMut::new(&mut chunk[..want])];
-    let seen = handle.stream().recv_by(handle.descriptor(), peek, flags | RecvFlags::PEEK)?;
-    let written = rustix::io::write(pipe.fd(), &chunk[..seen])?;
+    let peek = &mut [IoSliceMut::new(chunk)];
+    let seen = handle.stream().recv_by(handle.descriptor(), peek, flags)?;
+    if seen == 0 {
+        return Ok(0);
+    }
+    let written = rustix::io::write(pipe, &chunk[..seen])?;
     let taken = &mut [IoSliceMut::new(&mut chunk[..written])];
     handle.stream().recv_by(handle.descriptor(), taken, RecvFlags::DONTWAIT)
+}
+
+/// Whether a write to the pipe does not wait: there is room, or no reader.
+fn has_room(pipe: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut entry = [PollFd::from_borrowed_fd(pipe, PollFlags::OUT)];
+    Ok(poll(&mut entry, Some(&Timespec::default()))? != 0)
 }
 
 /// Another number for an open file, for a call that sleeps between its uses of it, while other

@@ -259,7 +259,6 @@ impl AcceleratedUdp {
             match taken {
                 Some(taken) => {
                     if matches!(taken, FromQueue::Datagram(_)) {
-                        self.found_nothing.store(false, Ordering::Relaxed);
                         if !peek {
                             self.note_taken(queue);
                         }

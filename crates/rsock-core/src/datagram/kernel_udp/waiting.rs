@@ -224,6 +224,7 @@ impl AcceleratedUdp {
         if !self.has_epoll_proxy.load(Ordering::Acquire) {
             return;
         }
+        self.found_nothing.store(false, Ordering::Relaxed);
         if !queue.ud.is_ready() {
             self.rearm_epoll_proxy();
         } else if self.is_edge_triggered.load(Ordering::Relaxed) {

@@ -71,7 +71,6 @@ fn concerns_hook(number: c_long, fd: c_int) -> bool {
         | libc::SYS_recvfrom
         | libc::SYS_recvmsg
         | libc::SYS_recvmmsg
-        | libc::SYS_sendfile
         | libc::SYS_shutdown
         | libc::SYS_getsockname
         | libc::SYS_getpeername
@@ -86,6 +85,7 @@ fn concerns_hook(number: c_long, fd: c_int) -> bool {
         libc::SYS_sendmsg
         | libc::SYS_sendmmsg
         | libc::SYS_splice
+        | libc::SYS_sendfile
         | libc::SYS_socket
         | libc::SYS_bind
         | libc::SYS_listen
