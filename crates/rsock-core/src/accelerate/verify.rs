@@ -2,9 +2,10 @@
 //!
 //! Any process may publish a name, so the kernel decides: a `sock_diag` look-up of the mirrored
 //! addresses gives the inode and the cookie of the socket at the other end, and the peer must claim
-//! that very socket. Neither a reused address pair, nor a name left by a forked child, nor another
-//! process that took the name passes. `SO_PEERCRED` says which process the peer is (checked by the
-//! soft device).
+//! that very socket. Neither a reused address pair nor a name left by a forked child passes, nor
+//! does another user's process: `SO_PEERCRED` says which process the peer is (checked by the soft
+//! device). A process of the same user that asks the kernel the same question can pass: see
+//! `SECURITY.md`.
 
 use crate::accelerate::four_tuple::FourTuple;
 use rsock_verbs::raw;
