@@ -164,8 +164,8 @@ fn splice_from_stream(from: c_int, to: c_int, len: size_t, flags: c_uint) -> Opt
         return None;
     }
     // The flag is about the pipe alone.
-    let may_wait = |pipe| fcntl_getfl(pipe).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK));
-    let waits_for_room = flags & libc::SPLICE_F_NONBLOCK == 0 && may_wait(pipe);
+    let is_blocking = |pipe| fcntl_getfl(pipe).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK));
+    let waits_for_room = flags & libc::SPLICE_F_NONBLOCK == 0 && is_blocking(pipe);
     let result = guard::call_core(|| copy_to_pipe(&handle, pipe, len, waits_for_room));
     drop(handle);
     if result == Err(libc::EPIPE) {
@@ -264,7 +264,8 @@ fn copy_to_pipe(
     let mut done = 0;
     while done < len {
         let (is_first, mut flags) = (done == 0, RecvFlags::PEEK);
-        if !(is_first && waits_for_room) && !has_room(pipe.fd())? {
+        let may_wait = is_first && waits_for_room;
+        if !may_wait && !has_room(pipe.fd())? {
             if is_first {
                 return Err(Errno::AGAIN.into());
             }
