@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 use crate::interrupt::{Section, Watch};
+use crate::metrics::Direction;
 use crate::sys;
 use rustix::fd::BorrowedFd;
 use std::io;
@@ -22,8 +23,8 @@ pub(super) trait EndsCalls {
     fn call_stops(&self) -> Option<&CallStops>;
 
     /// Ends the stream by a reset that has been found, and which the call is about to report.
-    /// Returns the error.
-    fn report_reset(&self, fd: BorrowedFd<'_>) -> io::Error;
+    /// Returns the error for a call `by` this direction.
+    fn report_reset(&self, fd: BorrowedFd<'_>, by: Direction) -> io::Error;
 }
 
 /// What calls in progress have to do.

@@ -232,15 +232,21 @@ impl EndsCalls for AcceleratedStream {
         Some(&self.call_stops)
     }
 
-    /// The first call that asks reports it.
-    fn report_reset(&self, fd: BorrowedFd<'_>) -> io::Error {
+    /// The first call that asks reports it; a send that has found it at the same time fails as
+    /// those after it do.
+    fn report_reset(&self, fd: BorrowedFd<'_>, by: Direction) -> io::Error {
         let _section = Section::enter();
-        self.dirs.raise(FLAG_ENDED | FLAG_RESET);
         let mut tx = self.dirs.tx.0.lock();
+        let is_reported = by == Direction::Send && self.has(FLAG_RESET);
+        self.dirs.raise(FLAG_ENDED | FLAG_RESET);
         tx.switch.break_off();
         self.note_transport(Direction::Send, metrics::Transport::Tcp);
         let _ = rustix::net::shutdown(fd, Shutdown::Both);
-        rustix::io::Errno::CONNRESET.into()
+        if is_reported {
+            rustix::io::Errno::PIPE.into()
+        } else {
+            rustix::io::Errno::CONNRESET.into()
+        }
     }
 }
 

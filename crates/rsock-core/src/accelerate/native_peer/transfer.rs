@@ -118,7 +118,7 @@ impl EndsCalls for Usable<'_> {
         None
     }
 
-    fn report_reset(&self, _fd: BorrowedFd<'_>) -> io::Error {
+    fn report_reset(&self, _fd: BorrowedFd<'_>, _by: Direction) -> io::Error {
         Errno::CONNRESET.into()
     }
 }

@@ -10,6 +10,7 @@ use crate::accelerate::wait_settings::{Questions, WaitSettings};
 use crate::closing::Call;
 use crate::interrupt::{Restart, Watch};
 use crate::iov::with_tail;
+use crate::metrics::Direction;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -116,7 +117,7 @@ pub(in crate::accelerate) fn receive<S: Receives>(
             Err(Blocked::Stop) => return Ok(got),
             // Reported by the next call, as on TCP, if this one has received something.
             Err(Blocked::Reset) if got != 0 => return Ok(got),
-            Err(Blocked::Reset) => break stream.report_reset(call.fd()?),
+            Err(Blocked::Reset) => break stream.report_reset(call.fd()?, Direction::Recv),
             Err(blocked) => blocked,
         };
         let fd = match call.fd() {

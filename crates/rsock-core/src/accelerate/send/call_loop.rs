@@ -9,6 +9,7 @@ use crate::accelerate::time_limit::TimeLimit;
 use crate::closing::Call;
 use crate::interrupt::{Restart, Watch};
 use crate::iov::Rest;
+use crate::metrics::Direction;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
@@ -149,7 +150,7 @@ pub(in crate::accelerate) fn send<S: Sends>(
             Err(Blocked::Error(e)) => break e,
             // Reported by the next call, as on TCP, if this one has sent something.
             Err(Blocked::Reset) if sent != 0 => return Ok(sent),
-            Err(Blocked::Reset) => break stream.report_reset(call.fd()?),
+            Err(Blocked::Reset) => break stream.report_reset(call.fd()?, Direction::Send),
             Err(blocked) => blocked,
         };
         let fd = match call.fd() {

@@ -125,7 +125,7 @@ impl AcceleratedStream {
             let blocked = match self.try_leave_for_kernel(&call) {
                 Ok(()) => return Ok(self.send_on_tcp(call.fd()?, bufs, flags)?),
                 Err(Blocked::Error(e)) => return Err(e),
-                Err(Blocked::Reset) => return Err(self.report_reset(call.fd()?)),
+                Err(Blocked::Reset) => return Err(self.report_reset(call.fd()?, Direction::Send)),
                 Err(blocked) => blocked,
             };
             let fd = call.fd()?;
