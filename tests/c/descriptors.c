@@ -1,5 +1,6 @@
 /* Descriptors: copied, replaced, closed in bulk, inherited, passed on. */
 #include "common.h"
+#include "passed.h"
 #include <linux/close_range.h>
 #include <spawn.h>
 #include <sys/epoll.h>

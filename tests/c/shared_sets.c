@@ -1,6 +1,7 @@
 /* Epoll sets that more than one process or another set has: inherited by `exec`, `posix_spawn` and `fork`, passed on, in
  * each other; and sets that are polled while their first stream comes. */
 #include "common.h"
+#include "passed.h"
 #include <spawn.h>
 #include <stdatomic.h>
 #include <sys/epoll.h>
@@ -185,35 +186,6 @@ static void spawn_passed(int fd)
 	exchange(set, fd, 5);
 }
 
-/* A descriptor goes through a Unix socket. */
-static void pass(int over, int fd)
-{
-	union {
-		struct cmsghdr header;
-		char room[CMSG_SPACE(sizeof(int))];
-	} control = {.header = {.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))}};
-	memcpy(CMSG_DATA(&control.header), &fd, sizeof(fd));
-	char c = 'p';
-	struct iovec iov = {.iov_base = &c, .iov_len = 1};
-	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
-	SHOW(sendmsg(over, &msg, 0));
-}
-
-static int take(int over)
-{
-	union {
-		struct cmsghdr header;
-		char room[CMSG_SPACE(sizeof(int))];
-	} control;
-	char c;
-	struct iovec iov = {.iov_base = &c, .iov_len = 1};
-	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
-	CHECK(recvmsg(over, &msg, 0) == 1);
-	int fd;
-	memcpy(&fd, CMSG_DATA(&control.header), sizeof(fd));
-	return fd;
-}
-
 /* The other process reports to this one what a set of this one's reports there. */
 static void watch_for(int fd, int set, int in_set)
 {
@@ -223,7 +195,7 @@ static void watch_for(int fd, int set, int in_set)
 	exchange(set, fd, 1);
 	pid_t child = start_self("take", pair[1], 0, NULL);
 	CHECK(close(pair[1]) == 0);
-	pass(pair[0], set);
+	SHOW(pass(pair[0], set));
 	be_watched(fd, pair[0]);
 	wait_for(child);
 	exchange(set, fd, 5);
@@ -264,7 +236,7 @@ static void pass_deleted(int fd)
 	put_stream(fd, SIZE, 2);
 	await_bytes(fd, SIZE);
 	CHECK(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL) == 0);
-	pass(pair[0], fd);
+	SHOW(pass(pair[0], fd));
 	SHOW(epoll_wait(set, &event, 1, 0));
 	get_stream(fd, SIZE, 2);
 	add(set, fd);
@@ -280,7 +252,7 @@ static void pass_inner(int fd)
 	add(outer, inner);
 	exchange(outer, fd, 1);
 	pid_t child = start_self("take", pair[1], 0, NULL);
-	pass(pair[0], inner);
+	SHOW(pass(pair[0], inner));
 	exchange(outer, fd, 2);
 	be_watched(fd, pair[0]);
 	wait_for(child);
@@ -766,7 +738,7 @@ static void sleep_meanwhile(int fd, int (*call)(int set), int forks)
 	} else {
 		int pair[2];
 		CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
-		pass(pair[0], poller.set);
+		SHOW(pass(pair[0], poller.set));
 	}
 	await_sleep(poller.thread);
 	put_stream(fd, SIZE, 2);

@@ -3,34 +3,6 @@
 #define DESCRIPTORS_PASSING_H
 
 /* A stream goes through a Unix socket, and comes back under another number. */
-static int pass(int over, int fd)
-{
-	union {
-		struct cmsghdr header;
-		char room[CMSG_SPACE(sizeof(int))];
-	} control = {.header = {.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))}};
-	memcpy(CMSG_DATA(&control.header), &fd, sizeof(fd));
-	char c = 'p';
-	struct iovec iov = {.iov_base = &c, .iov_len = 1};
-	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
-	return (int)sendmsg(over, &msg, 0);
-}
-
-static int take(int over)
-{
-	union {
-		struct cmsghdr header;
-		char room[CMSG_SPACE(sizeof(int))];
-	} control;
-	char c;
-	struct iovec iov = {.iov_base = &c, .iov_len = 1};
-	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
-	CHECK(recvmsg(over, &msg, 0) == 1);
-	int fd;
-	memcpy(&fd, CMSG_DATA(&control.header), sizeof(fd));
-	return fd;
-}
-
 static void pass_client(int fd)
 {
 	int pair[2];

@@ -254,10 +254,11 @@ fn forget(fd: c_int) {
     }
 }
 
-/// The program is about to close the descriptors in this range.
+/// The program is about to close the descriptors in this range. What a child that shares this
+/// memory closes, the parent keeps.
 pub(crate) fn note_closing_range(first: c_uint, last: c_uint) {
     let end = c_uint::try_from(rows::end()).unwrap_or(c_uint::MAX);
-    if first < end {
+    if first < end && !vfork::is_child() {
         (first..=last.min(end - 1)).filter_map(|n| c_int::try_from(n).ok()).for_each(forget);
     }
 }

@@ -1,7 +1,7 @@
 //! Hooks of `close`, `closefrom` and `close_range`.
 
 use super::alias;
-use crate::{errno, event_set, fdtable, guard, next, vfork};
+use crate::{errno, event_set, fdtable, guard, next};
 use libc::{c_int, c_uint};
 use rsock_verbs::own_fd;
 
@@ -69,10 +69,7 @@ fn note_closing_range(first: c_uint, last: c_uint, flags: c_int) -> c_uint {
     for fd in fdtable::known_fds(first, last) {
         super::note_closing(fd);
     }
-    // What a child that shares this memory closes, the parent keeps.
-    if !vfork::is_child() {
-        event_set::note_closing_range(first, last);
-    }
+    event_set::note_closing_range(first, last);
     let mut rest = first;
     while let Some(own) = own_fd::first_in(rest, last) {
         let own = own.cast_unsigned();

@@ -265,7 +265,7 @@ fn copy_to_pipe(
     while done < len {
         let (is_first, mut flags) = (done == 0, RecvFlags::PEEK);
         let may_wait = is_first && waits_for_room;
-        if !may_wait && !has_room(pipe.fd())? {
+        if !may_wait && !has_room(pipe.fd()) {
             if is_first {
                 return Err(Errno::AGAIN.into());
             }
@@ -306,9 +306,9 @@ fn copy_piece(
 }
 
 /// Whether a write to the pipe does not wait: there is room, or no reader.
-fn has_room(pipe: BorrowedFd<'_>) -> io::Result<bool> {
+fn has_room(pipe: BorrowedFd<'_>) -> bool {
     let mut entry = [PollFd::from_borrowed_fd(pipe, PollFlags::OUT)];
-    Ok(poll(&mut entry, Some(&Timespec::default()))? != 0)
+    poll(&mut entry, Some(&Timespec::default())).is_ok_and(|n| n != 0)
 }
 
 /// Another number for an open file, for a call that sleeps between its uses of it, while other
