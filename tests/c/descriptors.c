@@ -2,6 +2,7 @@
 #include "common.h"
 #include "passed.h"
 #include <linux/close_range.h>
+#include <linux/sched.h>
 #include <spawn.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
@@ -11,6 +12,7 @@
 #include "descriptors/numbers.h"
 #include "descriptors/forks.h"
 #include "descriptors/exec.h"
+#include "descriptors/inherited.h"
 #include "descriptors/stdio.h"
 #include "descriptors/passing.h"
 #include "descriptors/waits.h"
@@ -22,6 +24,10 @@ static const struct part PARTS[] = {
 	{"raw_close", raw_close_client, two_server},
 	{"close_range", close_range_client, four_server},
 	{"fork_server", fork_server_client, fork_server},
+	{"bare_fork", fork_server_client, bare_fork_server},
+	{"clone", fork_server_client, clone_server},
+	{"clone_number", fork_server_client, clone_number_server},
+	{"clone3_number", fork_server_client, clone3_number_server},
 	{"fork_both", fork_both_client, echo_server},
 	{"prefork", prefork_client, prefork_server},
 	{"vfork", vfork_client, echo_server},
@@ -39,6 +45,12 @@ static const struct part PARTS[] = {
 	{"exec_reset", exec_reset_client, exec_reset_server},
 	{"exec_fails", unread_client, exec_fails_server},
 	{"exec_leak", unread_client, exec_leak_server},
+	{"spawn_number", number_client, spawn_number_server},
+	{"vfork_number", talk_client, vfork_number_server},
+	{"vfork_chosen", talk_client, vfork_chosen_server},
+	{"system_number", number_client, system_number_server},
+	{"vfork_leak", unread_client, vfork_leak_server},
+	{"system_leak", unread_client, system_leak_server},
 	{"stdio", stdio_client, two_server},
 	{"stdio_unread", unread_client, stdio_unread_server},
 	{"stdin_unread", unread_client, stdin_unread_server},

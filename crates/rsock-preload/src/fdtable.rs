@@ -27,7 +27,7 @@ pub(crate) use opened::{
     note_accepted, note_connected, note_connecting, note_duplicate, note_listening,
     note_stream_made,
 };
-pub(crate) use pin::{follow_keepalive, pin};
+pub(crate) use pin::{follow_keepalive, note_meant, pin};
 pub(crate) use process_events::{after_fork_in_child, finish, forget, prepare_fork};
 pub(crate) use replacement::claim as claim_entries;
 
@@ -194,11 +194,13 @@ pub(crate) fn accelerated_streams() -> Vec<Handle> {
         if is_stream(fd)
             && let Some(handle) = find(fd, Direction::Recv)
             && !handle.stream().is_plain()
-            && !found.iter().any(|known| known.is_same_stream(&handle))
         {
             found.push(handle);
         }
     }
+    // Stable, so the lowest number of a stream stays its first.
+    found.sort_by_key(|handle| handle.key().index);
+    found.dedup_by(|next, kept| next.is_same_stream(kept));
     found
 }
 

@@ -1,4 +1,5 @@
-//! The functions that libc calls around every `fork`.
+//! What happens before every fork: libc calls the functions of [`register`] around `fork`, and hooks
+//! call [`before_copy`] for other calls that copy the process.
 //!
 //! A stream that a child inherits goes to TCP, or stays there: whichever process continues with it
 //! then finds all bytes in one place. A stream that had not left TCP may still do so once a single
@@ -6,9 +7,10 @@
 
 use crate::native_peer::listeners;
 use crate::slot::Direction;
-use crate::{event_set, fdtable, log, quiet_set, signal, tcp_only};
+use crate::{errno, event_set, fdtable, guard, log, quiet_set, signal, tcp_only};
 use rsock_core::accelerate::Halt;
-use rsock_core::fork;
+use rsock_core::{fork, interrupt};
+use rsock_verbs::family;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -34,9 +36,7 @@ pub(crate) fn register() {
 
 unsafe extern "C" fn prepare() {
     let halt = Halt::begin();
-    quiet_set::settle_before_fork(|fd| fdtable::find_in_core(fd, Direction::Recv));
-    fdtable::prepare_fork();
-    event_set::settle_before_fork();
+    return_to_tcp();
     // The child must not inherit this lock from a thread that it does not have.
     signal::lock_for_fork();
     // Nor the lock on the list of native listeners.
@@ -51,6 +51,28 @@ unsafe extern "C" fn prepare() {
         _halt: halt,
     });
     HELD.store(Box::into_raw(held), Ordering::Relaxed);
+}
+
+/// Has the kernel serve what both processes are going to have.
+fn return_to_tcp() {
+    quiet_set::settle_before_fork(|fd| fdtable::find_in_core(fd, Direction::Recv));
+    fdtable::prepare_fork();
+    event_set::settle_before_fork();
+}
+
+/// The process is about to be copied by a call around which libc does not call the functions of
+/// [`register`]. A child of such a call may not allocate, and mostly executes another program: it
+/// finds its streams on TCP, and counts as one that holds them until this process ends.
+pub(crate) fn before_copy() {
+    // What goes back to TCP is looked up in lists that are allocated.
+    if interrupt::is_in_handler() || guard::is_in_core() || tcp_only::is_sandboxed() {
+        return;
+    }
+    let _errno = errno::Kept::now();
+    let _halt = Halt::begin();
+    return_to_tcp();
+    // What a stream of both uses is not used again when this process has closed it.
+    family::note_fork();
 }
 
 /// Ends what [`prepare`] began.

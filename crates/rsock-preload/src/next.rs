@@ -44,6 +44,7 @@ macro_rules! next {
             /// # Safety
             /// As the C function of that name.
             #[allow(dead_code, reason = "few are called by address only")]
+            #[allow(non_snake_case, reason = "named after the C function")]
             #[inline]
             pub(crate) unsafe fn $name($($arg: $ty),*) -> $ret {
                 let at = symbol::$name.get(find_next);
@@ -65,6 +66,7 @@ macro_rules! next {
         pub(crate) mod address {
             $(
                 #[allow(dead_code, reason = "few are called by address")]
+                #[allow(non_snake_case, reason = "named after the C function")]
                 pub(crate) fn $name() -> *mut std::ffi::c_void {
                     super::symbol::$name.get(super::find_next)
                 }
@@ -194,6 +196,7 @@ next! {
     syscall() -> Nothing = Nothing::default();
     vfork() -> Nothing = Nothing::default();
     clone() -> Nothing = Nothing::default();
+    _Fork() -> libc::pid_t = -1;
     dprintf() -> Nothing = Nothing::default();
     __dprintf_chk() -> Nothing = Nothing::default();
 }

@@ -96,6 +96,8 @@ struct Shared {
     n_descriptors: AtomicU32,
     open_gates: OpenGates,
     flags: AtomicU32,
+    /// The `vfork` child that means the stream for the program which it becomes; 0: none.
+    meant_by: AtomicU32,
     /// The next free slot, as `index + 1`.
     next: AtomicU32,
 }
@@ -154,6 +156,7 @@ pub(crate) fn insert(socket: Socket) -> Option<Key> {
     slot.shared.n_descriptors.store(1, Ordering::Relaxed);
     slot.shared.open_gates.set(2);
     slot.shared.flags.store(0, Ordering::Relaxed);
+    slot.shared.meant_by.store(0, Ordering::Relaxed);
     // INVARIANT: a live box, before the gates open.
     slot.shared.socket.store(Box::into_raw(Box::new(socket)), Ordering::Relaxed);
     slot.send.open(generation);

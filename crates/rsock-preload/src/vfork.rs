@@ -25,13 +25,19 @@ pub(crate) fn note_shared_memory() {
 /// PERF: `getpid` takes 0.3 us on a virtual machine, a hundredth of what a short connection takes;
 /// each of its ends would call it at its close.
 pub(crate) fn is_child() -> bool {
+    child().is_some()
+}
+
+/// The process id of the caller, if it is such a child.
+pub(crate) fn child() -> Option<u32> {
     if !SHARES_MEMORY.load(Ordering::Relaxed) || tcp_only::is_sandboxed() {
         // In a sandbox the table is empty, and the call may not be allowed.
-        return false;
+        return None;
     }
     // A forked child's identity page was wiped and filled again with its own id; a vfork child
     // sees the parent's page.
-    family::process().0 != rustix::process::getpid().as_raw_nonzero().get().cast_unsigned()
+    let own = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
+    (own != family::process().0).then_some(own)
 }
 
 #[cfg(test)]

@@ -329,6 +329,9 @@ static int resume(const char *how, int fd)
 	CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
 	if (!strcmp(how, "talk")) {
 		talk(fd);
+	} else if (!strcmp(how, "greet")) {
+		put(fd, "\n", 1);
+		echo_server(fd);
 	} else if (!strcmp(how, "listen")) {
 		count(fd);
 	} else if (!strcmp(how, "answer")) {

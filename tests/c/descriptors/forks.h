@@ -2,19 +2,56 @@
 #ifndef DESCRIPTORS_FORKS_H
 #define DESCRIPTORS_FORKS_H
 
-/* A server that forks for each connection. */
-static void fork_server(int fd)
+/* What the child of a forking server does. */
+static int serve_in_child(void *fd)
+{
+	close(listener);
+	echo_server(*(int *)fd);
+	fflush(stdout);
+	_exit(3);
+}
+
+/* The process that serves `fd`. */
+typedef pid_t maker(int fd);
+
+static pid_t by_fork(int fd)
+{
+	pid_t child = fork();
+	return child == 0 ? serve_in_child(&fd) : child;
+}
+
+static pid_t by_bare_fork(int fd)
+{
+	pid_t child = _Fork();
+	return child == 0 ? serve_in_child(&fd) : child;
+}
+
+static pid_t by_clone(int fd)
+{
+	static char stack[1 << 16] __attribute__((aligned(16)));
+	return clone(serve_in_child, stack + sizeof(stack), SIGCHLD, &fd);
+}
+
+static pid_t by_number(int fd)
+{
+	pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+	return child == 0 ? serve_in_child(&fd) : child;
+}
+
+static pid_t by_third_number(int fd)
+{
+	struct clone_args args = {.exit_signal = SIGCHLD};
+	pid_t child = (pid_t)syscall(SYS_clone3, &args, sizeof(args));
+	return child == 0 ? serve_in_child(&fd) : child;
+}
+
+/* A server that makes a process for each connection. */
+static void serve_by(int fd, maker *make)
 {
 	for (int i = 0; i < 3; i++) {
 		fflush(stdout);
-		pid_t child = fork();
-		CHECK(child >= 0);
-		if (child == 0) {
-			close(listener);
-			echo_server(fd);
-			fflush(stdout);
-			_exit(3);
-		}
+		pid_t child = make(fd);
+		CHECK(child > 0);
 		close(fd);
 		int status;
 		CHECK(waitpid(child, &status, 0) == child);
@@ -22,6 +59,31 @@ static void fork_server(int fd)
 		if (i < 2)
 			fd = accept_client();
 	}
+}
+
+static void fork_server(int fd)
+{
+	serve_by(fd, by_fork);
+}
+
+static void bare_fork_server(int fd)
+{
+	serve_by(fd, by_bare_fork);
+}
+
+static void clone_server(int fd)
+{
+	serve_by(fd, by_clone);
+}
+
+static void clone_number_server(int fd)
+{
+	serve_by(fd, by_number);
+}
+
+static void clone3_number_server(int fd)
+{
+	serve_by(fd, by_third_number);
 }
 
 static void fork_server_client(int fd)

@@ -107,6 +107,7 @@ use rsock_proto::switch::{DirectionSwitch, Readable, Receiver};
 use rsock_proto::{iomap_size_from_wire, iomap_size_to_wire};
 use rsock_verbs::family::FamilyBox;
 use rustix::fd::BorrowedFd;
+use rustix::fs::FileType;
 use state::{Directions, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_TX_PLAIN, Receiving};
 use std::io;
 use std::sync::{Mutex, OnceLock};
@@ -313,6 +314,11 @@ impl AcceleratedStream {
         self.inode.get().map(|known| inode_of(fd) == *known)
     }
 
+    /// The inode of the socket, where it is known: see [`Self::is_same_socket`].
+    pub(super) fn inode(&self) -> Option<u64> {
+        self.inode.get().copied()
+    }
+
     /// What calls on this socket need if their descriptor may be closed while they run.
     #[inline]
     #[must_use]
@@ -354,7 +360,15 @@ impl AcceleratedStream {
     }
 }
 
-/// The inode of what `fd` names, or 0.
+/// The inode of the socket that `fd` names; `None` if it names none. Files of other kinds have
+/// numbers of their own, which may be the same.
+#[must_use]
+pub fn socket_inode(fd: BorrowedFd<'_>) -> Option<u64> {
+    let stat = rustix::fs::fstat(fd).ok()?;
+    (FileType::from_raw_mode(stat.st_mode) == FileType::Socket).then_some(stat.st_ino)
+}
+
+/// As [`socket_inode`], or 0.
 fn inode_of(fd: BorrowedFd<'_>) -> u64 {
-    rustix::fs::fstat(fd).map_or(0, |s| s.st_ino)
+    socket_inode(fd).unwrap_or(0)
 }

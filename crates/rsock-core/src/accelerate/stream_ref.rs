@@ -136,6 +136,16 @@ impl<'a> StreamRef<'a> {
         }
     }
 
+    /// The inode of the socket. `None` where it is not known and makes no difference, as for
+    /// [`Self::is_same_socket`].
+    #[must_use]
+    pub fn inode(self) -> Option<u64> {
+        match self {
+            Self::Accelerated(stream) => stream.inode(),
+            Self::Native(stream) => Some(stream.inode()),
+        }
+    }
+
     /// What calls on this socket need that came by a descriptor which may be closed under them.
     fn closings(self) -> &'a Closings {
         on!(self, stream => stream.closings())

@@ -18,6 +18,10 @@ use rustix::io::FdFlags;
 use std::ptr;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How long all streams in sets together may take to leave their rings before a fork.
+const LEAVE_LIMIT: Duration = Duration::from_millis(10);
 
 /// A member of a set that the kernel alone is to serve.
 #[derive(Clone, Copy)]
@@ -124,7 +128,7 @@ pub(crate) fn settle_before_fork() {
             StreamRef::Accelerated(stream) => Some((stream, handle.fd())),
             StreamRef::Native(_) => None,
         });
-        await_leave(&streams.collect::<Vec<_>>());
+        await_leave(&streams.collect::<Vec<_>>(), LEAVE_LIMIT);
         Ok(())
     });
     settle_all();

@@ -5,7 +5,7 @@ use super::closed::{Ending, release_descriptor};
 use super::word::{
     ACCEPTED, ADOPTED, CANDIDATE, CONNECTING, EMPTY, HAS_ACCEPTED, LISTENING, TCP, UDP, Word,
 };
-use super::{datagrams, entry, entry_or_map, find, note_made, pin};
+use super::{datagrams, entry, entry_or_map, find, note_made, note_meant, pin};
 use crate::slot::{self, Direction, Socket};
 use crate::{log, quiet_set, tcp_only, vfork};
 use libc::c_int;
@@ -126,7 +126,13 @@ pub(crate) fn note_duplicate(old: c_int, new: c_int) {
     note_made(new);
     let Some(entry_old) = entry(old) else { return };
     let word = Word(entry_old.load(Ordering::Acquire));
-    if word == Word::NOTHING || old == new || vfork::is_child() {
+    if word == Word::NOTHING || old == new {
+        return;
+    }
+    if vfork::is_child() {
+        note_meant(old);
+        // From now on the number is among those that are looked at.
+        let _ = entry_or_map(new);
         return;
     }
     // Two candidates of one socket would be adopted as two streams.

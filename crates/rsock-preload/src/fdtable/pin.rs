@@ -1,10 +1,10 @@
-//! Pins sockets, and follows the keepalive settings of streams without TCP.
+//! Pins sockets, notes those that are meant for other programs, and follows the keepalive settings of streams without TCP.
 
 use super::adopt::replace;
 use super::word::{ADOPTED, ADOPTING, Word};
-use super::{entry_or_map, find, find_in_core, find_udp};
+use super::{entry_or_map, find, find_in_core, find_udp, is_candidate};
 use crate::slot::Direction;
-use crate::{guard, log};
+use crate::{guard, log, vfork};
 use libc::c_int;
 use rsock_core::accelerate::FallbackReason;
 use rsock_core::interrupt::Section;
@@ -42,6 +42,17 @@ pub(crate) fn pin(fd: c_int, reason: FallbackReason) {
         }
     }
     drop(section);
+}
+
+/// A `vfork` child means the stream of `fd` for the program which it becomes: it has cleared the
+/// flag that closes it, or has duplicated it. In other processes this does nothing.
+pub(crate) fn note_meant(fd: c_int) {
+    let Some(child) = vfork::child() else { return };
+    if is_candidate(fd) {
+        pin(fd, FallbackReason::Passed);
+    } else if let Some(handle) = find(fd, Direction::Send) {
+        handle.note_meant(child);
+    }
 }
 
 /// Pins an adopted UDP socket: the kernel alone carries its datagrams.

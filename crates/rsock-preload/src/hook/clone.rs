@@ -1,19 +1,35 @@
-//! Hooks of `vfork` and `clone`, whose children may run in the memory of this process. They only
-//! note that (`vfork.rs`): both return twice, or on another stack, so each hook is a
-//! [`detour`].
+//! Hooks of calls that make a process, other than `fork`.
+//!
+//! The children of `vfork` and `clone` may run in the memory of this process. That is only noted
+//! (`vfork.rs`): both return twice, or on another stack, so each hook is a [`detour`].
 
 use super::detour::detour;
-use crate::{next, vfork};
-use libc::c_void;
+use crate::{fork, next, vfork};
+use libc::{c_int, c_void, pid_t};
 
 extern "C" fn before_vfork() -> *mut c_void {
     vfork::note_shared_memory();
     next::address::vfork()
 }
 
-extern "C" fn before_clone() -> *mut c_void {
-    vfork::note_shared_memory();
+extern "C" fn before_clone(_f: *mut c_void, _stack: *mut c_void, flags: c_int) -> *mut c_void {
+    if flags & libc::CLONE_VM == 0 {
+        fork::before_copy();
+    } else {
+        vfork::note_shared_memory();
+    }
     next::address::clone()
+}
+
+/// As `_Fork(3)`: as `fork`, without the functions of `pthread_atfork`.
+///
+/// # Safety
+/// As `_Fork(3)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn _Fork() -> pid_t {
+    fork::before_copy();
+    // SAFETY: the caller's promise.
+    unsafe { next::_Fork() }
 }
 
 /// As `vfork(2)`.

@@ -52,6 +52,9 @@ pub(super) fn fcntl_by(
     if is_change && datagrams::is_udp(fd) {
         datagrams::note_flags(fd);
     }
+    if command == libc::F_SETFD && result == 0 && number & libc::FD_CLOEXEC == 0 {
+        fdtable::note_meant(fd);
+    }
     if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
         note_duplicate(fd, result);
     }
@@ -110,6 +113,9 @@ pub(crate) unsafe extern "C-unwind" fn ioctl(
     let result = if is_change { change_wait_settings(call) } else { call() };
     if is_change && is_datagram {
         datagrams::note_flags(fd);
+    }
+    if request == libc::FIONCLEX && result == 0 {
+        fdtable::note_meant(fd);
     }
     if request == libc::FIOASYNC && result == 0 {
         // SAFETY: the kernel has read an int there.

@@ -109,21 +109,24 @@ impl Handle {
 
     /// Pins the stream to TCP, unless that has been done.
     pub(crate) fn pin(&self, reason: FallbackReason) {
-        if self.slot.shared.flags.load(Ordering::Relaxed) & PINNED == 0 {
-            self.stream().pin(self.fd(), reason);
+        self.pin_by(self.fd(), reason);
+    }
+
+    /// As [`Self::pin`], where `fd` is the socket, and the number of this call may name another.
+    /// Returns whether it had not been done before.
+    pub(crate) fn pin_by(&self, fd: BorrowedFd<'_>, reason: FallbackReason) -> bool {
+        let is_new = self.slot.shared.flags.load(Ordering::Relaxed) & PINNED == 0;
+        if is_new {
+            self.stream().pin(fd, reason);
             self.slot.shared.flags.fetch_or(PINNED, Ordering::Relaxed);
         }
+        is_new
     }
 
     /// Whether the descriptor still refers to the socket that was adopted: a system call. `None`
     /// where it makes no difference, as for [`StreamRef::is_same_socket`].
     pub(crate) fn is_same_socket(&self) -> Option<bool> {
         self.stream().is_same_socket(self.fd())
-    }
-
-    /// Whether `fd` refers to the socket that was adopted, as far as is known: a system call.
-    pub(crate) fn is_socket_of(&self, fd: BorrowedFd<'_>) -> bool {
-        self.stream().is_same_socket(fd) == Some(true)
     }
 
     /// Whether both are calls on the same stream.
@@ -170,6 +173,16 @@ impl Handle {
     /// Whether the program has asked that a program which it is to start inherits this stream.
     pub(crate) fn is_for_child(&self) -> bool {
         self.slot.shared.flags.load(Ordering::Relaxed) & FOR_CHILD != 0
+    }
+
+    /// Notes that the `vfork` child `pid` means the stream for the program which it becomes.
+    pub(crate) fn note_meant(&self, pid: u32) {
+        self.slot.shared.meant_by.store(pid, Ordering::Relaxed);
+    }
+
+    /// Whether the `vfork` child `pid` means the stream for the program which it becomes.
+    pub(crate) fn is_meant_by(&self, pid: u32) -> bool {
+        self.slot.shared.meant_by.load(Ordering::Relaxed) == pid
     }
 
     /// Counts one more descriptor of this socket. False if its last one is being closed.

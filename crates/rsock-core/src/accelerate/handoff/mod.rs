@@ -50,10 +50,11 @@ pub enum Need {
     Both,
 }
 
-/// Waits, some milliseconds at most for all of them, until the kernel alone can serve these streams
-/// of the soft device, which have been pinned. Bytes that lie on a ring are not waited for.
-pub fn await_leave(streams: &[(&AcceleratedStream, BorrowedFd<'_>)]) {
-    let deadline = sys::now().checked_add(LEAVE_LIMIT);
+/// Waits, until `limit` has passed at most, until the kernel alone can serve these streams, which
+/// have been pinned. Bytes that lie on a ring are not waited for. Returns whether there is nothing
+/// to wait for any more.
+pub fn await_leave(streams: &[(&AcceleratedStream, BorrowedFd<'_>)], limit: Duration) -> bool {
+    let deadline = sys::now().checked_add(limit);
     let mut waiting: Vec<_> = streams.iter().collect();
     loop {
         let mut first = None;
@@ -66,8 +67,11 @@ pub fn await_leave(streams: &[(&AcceleratedStream, BorrowedFd<'_>)]) {
             }
             is_on_the_way
         });
+        let Some((path, mark)) = first else { return true };
         let left = sys::time_left(deadline).unwrap_or_default();
-        let Some((path, mark)) = first.filter(|_| !left.is_zero()) else { return };
+        if left.is_zero() {
+            return false;
+        }
         let _ = path.park(mark, left);
     }
 }

@@ -181,6 +181,10 @@ impl NativeStream {
         inode_of(fd) == self.inode
     }
 
+    pub(in crate::accelerate) fn inode(&self) -> u64 {
+        self.inode
+    }
+
     /// What calls on this socket need if their descriptor may be closed while they run.
     #[inline]
     #[must_use]

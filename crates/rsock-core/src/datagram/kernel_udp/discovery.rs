@@ -129,11 +129,12 @@ impl AcceleratedUdp {
         self.may_be_joined.fetch_or(may_be_joined, Ordering::Relaxed);
         let is_v6_only = self.is_v6 && sockopt::ipv6_v6only(fd).unwrap_or(false);
         let queue = self.make_queue().ok_or(ReceivePath::Exhausted)?;
-        let is_in_epoll_set = self.opening.is_in_epoll_set();
+        let n_epoll_changes = self.opening.n_epoll_changes();
+        let is_in_epoll_set = n_epoll_changes != 0;
         if is_in_epoll_set && !self.join_epoll_sets(queue) {
             return Err(ReceivePath::Watched);
         }
-        let is_heard = match self.opening.attempt(is_in_epoll_set) {
+        let is_heard = match self.opening.attempt(n_epoll_changes) {
             OpenAttempt::AlreadyDecided => return Ok(false),
             OpenAttempt::WouldMissWakeups => false,
             OpenAttempt::Open => !self.is_pinned(),

@@ -3,7 +3,7 @@
 //!
 //! rsock-models runs this file under loom.
 
-use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use crate::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use crate::sync::sequential;
 
 /// The state of one socket.
@@ -13,9 +13,9 @@ pub(super) struct Opening {
     pub(super) state: AtomicU8,
     /// Threads that sleep where the queue cannot wake them.
     pub(super) kernel_waits: AtomicU32,
-    /// Whether epoll sets may watch the socket: they get the epoll proxy before a sender can find
-    /// the queue.
-    pub(super) is_in_epoll_set: AtomicBool,
+    /// How often the epoll sets that watch the socket have begun to change, or have changed. If not
+    /// 0, they get the epoll proxy before a sender can find the queue.
+    n_epoll_changes: AtomicU32,
 }
 
 /// The queue has not opened yet.
@@ -40,7 +40,7 @@ impl Opening {
         Self {
             state: AtomicU8::new(NOT_OPEN),
             kernel_waits: AtomicU32::new(0),
-            is_in_epoll_set: AtomicBool::new(false),
+            n_epoll_changes: AtomicU32::new(0),
         }
     }
 
@@ -63,19 +63,19 @@ impl Opening {
         self.kernel_waits.fetch_sub(1, Ordering::Release);
     }
 
-    /// Notes that epoll sets may watch the socket from now on.
-    pub(super) fn note_in_epoll_set(&self) {
-        self.is_in_epoll_set.store(true, Ordering::SeqCst);
+    /// Notes that the epoll sets which watch the socket are about to change, or have just changed:
+    /// to be called before and after, while a [`Self::begin_kernel_wait`] lasts.
+    pub(super) fn note_epoll_change(&self) {
+        self.n_epoll_changes.fetch_add(1, Ordering::SeqCst);
     }
 
-    pub(super) fn is_in_epoll_set(&self) -> bool {
-        self.is_in_epoll_set.load(Ordering::SeqCst)
+    pub(super) fn n_epoll_changes(&self) -> u32 {
+        self.n_epoll_changes.load(Ordering::SeqCst)
     }
 
-    /// Opens the queue, unless a thread or an epoll set would miss wake-ups. `was_in_epoll_set` is
-    /// the result of [`Self::is_in_epoll_set`] before the epoll sets, if there are any, got the
-    /// proxy.
-    pub(super) fn attempt(&self, was_in_epoll_set: bool) -> OpenAttempt {
+    /// Opens the queue, unless a thread or an epoll set would miss wake-ups. `n_changes` is the
+    /// result of [`Self::n_epoll_changes`] before the epoll sets, if there are any, got the proxy.
+    pub(super) fn attempt(&self, n_changes: u32) -> OpenAttempt {
         // SYNC(kernel_waits): pairs with `begin_kernel_wait`.
         let opened =
             self.state.compare_exchange(NOT_OPEN, OPEN, Ordering::SeqCst, Ordering::SeqCst);
@@ -83,10 +83,9 @@ impl Opening {
             return OpenAttempt::AlreadyDecided;
         }
         sequential();
-        // An epoll set that has begun to watch the socket meanwhile lacks the proxy.
-        if self.kernel_waits.load(Ordering::SeqCst) == 0
-            && was_in_epoll_set == self.is_in_epoll_set()
-        {
+        // An epoll set that has begun to watch the socket meanwhile lacks the proxy. The count of
+        // waits comes first: the end of one follows the second note of its change.
+        if self.kernel_waits.load(Ordering::SeqCst) == 0 && self.n_epoll_changes() == n_changes {
             OpenAttempt::Open
         } else {
             OpenAttempt::WouldMissWakeups

@@ -52,7 +52,7 @@ impl Drop for ArmedQueue<'_> {
 const WITHOUT_BELL: Duration = Duration::from_millis(1);
 
 impl AcceleratedUdp {
-    /// For a thread that is about to wait in the kernel alone, or changes what epoll sets watch.
+    /// For a thread that is about to wait in the kernel alone.
     /// `None` if it must wait for the queue as well, because a datagram may come by it.
     #[must_use]
     pub fn begin_kernel_wait(&self) -> Option<KernelWait<'_>> {
@@ -152,11 +152,23 @@ impl AcceleratedUdp {
         Ok(fd)
     }
 
-    /// Notes that epoll sets may watch the socket from now on. If the queue is open, the caller
-    /// adds the epoll proxy to each set that begins to watch; a queue that opens later adds it to
-    /// all ([`register_epoll_sets`]).
+    /// Notes that epoll sets watch the socket, or may do so.
     pub fn note_in_epoll_set(&self) {
-        self.opening.note_in_epoll_set();
+        self.opening.note_epoll_change();
+    }
+
+    /// Runs `change`, which changes the epoll sets that watch the socket. If the queue is open, it
+    /// adds the epoll proxy to a set that begins to watch; a queue that opens later adds it to all
+    /// ([`register_epoll_sets`]).
+    pub fn while_epoll_sets_change<R>(&self, change: impl FnOnce() -> R) -> R {
+        self.opening.note_epoll_change();
+        // Also where the queue seems open: the attempt that has opened it may be given up.
+        self.opening.begin_kernel_wait();
+        let uncounted = KernelWait(self);
+        let result = change();
+        self.opening.note_epoll_change();
+        drop(uncounted);
+        result
     }
 
     /// Adds the epoll proxy to all epoll sets that watch the socket. False if one lacks it.

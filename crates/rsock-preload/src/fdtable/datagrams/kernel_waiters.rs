@@ -88,11 +88,7 @@ pub(crate) fn while_changing_sets<R>(fd: c_int, change: impl FnOnce() -> R) -> R
     claim::end_wait(receivers);
     let handle = find(fd, Direction::Send);
     let Some(udp) = handle.as_ref().and_then(Handle::udp) else { return change() };
-    udp.note_in_epoll_set();
-    let kernel_only = udp.begin_kernel_wait();
-    let result = change();
-    drop(kernel_only);
-    result
+    udp.while_epoll_sets_change(change)
 }
 
 /// Counts this thread in `waiters`, and waits for adoptions of `fds` that may not have seen the

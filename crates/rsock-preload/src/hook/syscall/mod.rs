@@ -19,7 +19,7 @@ use super::{
     select, socket, sockopt, splice, write,
 };
 use crate::cancel_state::SavedCancelState;
-use crate::{errno, event_set, fdtable, guard, log, next, process_handoff, vfork};
+use crate::{arg, errno, event_set, fdtable, fork, guard, log, next, process_handoff, vfork};
 use action::rt_sigaction;
 use libc::{c_int, c_long, c_ulong, c_void};
 use rsock_core::accelerate::{FallbackReason, note_kernel_call};
@@ -36,9 +36,9 @@ pub(crate) extern "C" fn syscall() {
 }
 
 /// The address at which a `syscall` with these first arguments continues.
-extern "C" fn before_syscall(number: c_long, first: usize) -> *mut c_void {
+extern "C" fn before_syscall(number: c_long, first: usize, second: usize) -> *mut c_void {
     note_kernel_call();
-    note_child(number);
+    note_child(number, first, second);
     if !guard::is_in_core() && concerns_hook(number, int(first)) {
         answer as *mut c_void
     } else {
@@ -46,13 +46,29 @@ extern "C" fn before_syscall(number: c_long, first: usize) -> *mut c_void {
     }
 }
 
-/// Notes a call that makes a child which may run in this process's memory.
-fn note_child(number: c_long) {
-    #[cfg(target_arch = "x86_64")]
-    if number == libc::SYS_vfork {
-        vfork::note_shared_memory();
-    }
-    if matches!(number, libc::SYS_clone | libc::SYS_clone3) {
+/// Notes a call that makes a child, which may have a copy of this process's memory or run in it.
+fn note_child(number: c_long, first: usize, second: usize) {
+    /// The size of the arguments of the first version of `clone3`.
+    const LEAST: usize = 64;
+    let flags = match number {
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_fork => 0,
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_vfork => libc::CLONE_VM as u64,
+        libc::SYS_clone => first as u64,
+        libc::SYS_clone3 if second >= LEAST => {
+            // SAFETY: memory of the program, or an address where there is none.
+            match unsafe { arg::load(at::<*const u64>(first)) } {
+                Ok(flags) => flags,
+                // The kernel's call fails.
+                Err(_) => return,
+            }
+        }
+        _ => return,
+    };
+    if flags & libc::CLONE_VM as u64 == 0 {
+        fork::before_copy();
+    } else {
         vfork::note_shared_memory();
     }
 }

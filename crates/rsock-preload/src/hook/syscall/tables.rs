@@ -36,6 +36,7 @@ const NAMED_OTHERWISE: &[(&str, &[&str])] = &[
 
 /// Hooked functions without a system call in the tables, and why.
 const WITHOUT_NUMBER: &[(&str, &str)] = &[
+    ("_Fork", "as `clone`"),
     ("aio_read", "libc's threads make the call; the kernel's `io_submit` is not hooked"),
     ("aio_write", "as `aio_read`"),
     ("clone", "goes to libc's `syscall`; `note_child` has its numbers"),

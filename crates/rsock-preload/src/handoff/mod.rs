@@ -9,16 +9,18 @@
 //! A `vfork` child runs in its parent's memory. Its descriptors are its own, so they are found by
 //! their inodes, not in the table, and the table stays as it is.
 
+mod inherited;
+
 use crate::epoll_interest::{self, Interest};
 use crate::event_set::{EventSet, StayingMember};
 use crate::slot::{self, Direction, Handle};
-use crate::{errno, event_set, fdtable, guard, log, quiet_set, rows, tcp_only, vfork};
+use crate::{errno, event_set, fdtable, guard, log, quiet_set, tcp_only, vfork};
+use inherited::{OpenStream, StreamFd, descriptors_of, open_streams};
 use libc::c_int;
 use rsock_core::accelerate::{Claim, FallbackReason, Halt, Need};
 use rsock_core::interrupt::Section;
 use rsock_verbs::raw;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
-use rustix::io::FdFlags;
 use rustix::thread::{Timespec, nanosleep};
 
 /// The last of standard input, output and error.
@@ -36,43 +38,29 @@ pub(crate) fn before_exec() -> Result<Ready, c_int> {
     if tcp_only::is_sandboxed() {
         return Ok(None);
     }
-    let is_vfork_child = vfork::is_child();
-    let halt = (!is_vfork_child).then(Halt::begin);
-    if !is_vfork_child {
-        fdtable::datagrams::pin_all(FallbackReason::Passed);
+    if let Some(child) = vfork::child() {
+        hand_on(&|stream| stream.is_meant_by(child), LocalUse::InParent)?;
+        return Ok(None);
     }
-    let streams = fdtable::accelerated_streams();
-    for handle in streams {
-        let descriptors = descriptors_of(&handle);
-        let mut stay = descriptors.iter().filter(|descriptor| !descriptor.close_on_exec);
-        let Some(first) = stay.next() else { continue };
-        let is_standard = first.fd <= LAST_STANDARD;
-        if is_vfork_child && !is_standard {
-            // Most likely inherited without intent. The stream is the parent's, and goes on.
-            continue;
-        }
-        let claim = if is_standard { Claim::Certain } else { Claim::Last };
-        let local_use = if is_vfork_child { LocalUse::InParent } else { LocalUse::Ends };
-        hand_off(handle, first.fd, Need::Both, FallbackReason::Passed, claim, local_use)?;
+    let halt = Halt::begin();
+    fdtable::datagrams::pin_all(FallbackReason::Passed);
+    for stream in open_streams() {
+        let Some(fd) = stream.inherited() else { continue };
+        let claim = if stream.is_standard() { Claim::Certain } else { Claim::Last };
+        let (need, why) = (Need::Both, FallbackReason::Passed);
+        hand_off(stream.handle, fd, need, why, claim, LocalUse::Ends)?;
     }
-    if !is_vfork_child {
-        event_set::settle_for_exec();
-    }
-    Ok(halt)
+    event_set::settle_for_exec();
+    Ok(Some(halt))
 }
 
-/// Hands off streams before another program is started by other means than `fork`: those that
-/// become its standard streams, and those that [`Handle::mark_for_child`] has marked. Afterwards
-/// both processes share the socket, as they would have shared the stream.
+/// Hands off streams before another program is started by other means than `fork`. Afterwards both
+/// processes share the socket, as they would have shared the stream.
 ///
 /// # Errors
 /// As [`before_exec`].
 pub(crate) fn before_spawn() -> Result<(), c_int> {
-    if tcp_only::is_sandboxed() {
-        return Ok(());
-    }
-    let streams = fdtable::accelerated_streams();
-    if vfork::is_child() {
+    if tcp_only::is_sandboxed() || vfork::is_child() {
         return Ok(());
     }
     for fd in 0..=LAST_STANDARD {
@@ -80,17 +68,23 @@ pub(crate) fn before_spawn() -> Result<(), c_int> {
             fdtable::pin(fd, FallbackReason::Passed);
         }
     }
-    for handle in streams {
-        let descriptors = descriptors_of(&handle);
-        let is_standard =
-            |descriptor: &&StreamFd| descriptor.fd <= LAST_STANDARD && !descriptor.close_on_exec;
-        let for_child = descriptors.first().filter(|_| handle.is_for_child());
-        if let Some(descriptor) = for_child.or(descriptors.iter().find(is_standard)) {
-            let (need, why) = (Need::Both, FallbackReason::Passed);
-            hand_off(handle, descriptor.fd, need, why, Claim::Certain, LocalUse::Continues)?;
-        }
-    }
+    hand_on(&OpenStream::is_in_file_action, LocalUse::Continues)?;
     event_set::settle_for_spawn();
+    Ok(())
+}
+
+/// Hands off streams before a program starts beside this one: those that become its standard
+/// streams, and those that are meant for it, by all means; others that it inherits, as far as they
+/// go back to TCP by themselves. Most of the latter are inherited without intent.
+fn hand_on(is_meant: &dyn Fn(&OpenStream) -> bool, local_use: LocalUse) -> Result<(), c_int> {
+    let is_certain = |stream: &OpenStream| is_meant(stream) || stream.is_standard();
+    let (certain, others): (Vec<_>, Vec<_>) = open_streams().into_iter().partition(is_certain);
+    inherited::return_to_tcp(others);
+    for stream in certain {
+        let Some(fd) = stream.lowest() else { continue };
+        let (need, why) = (Need::Both, FallbackReason::Passed);
+        hand_off(stream.handle, fd, need, why, Claim::Certain, local_use)?;
+    }
     Ok(())
 }
 
@@ -155,31 +149,11 @@ pub(crate) fn before_kernel_use(handle: Handle, why: FallbackReason) -> Result<(
     hand_off(handle, fd, Need::Both, why, Claim::Certain, LocalUse::Continues)
 }
 
-/// A descriptor of a stream.
-struct StreamFd {
-    fd: RawFd,
-    /// Whether an `exec` closes it.
-    close_on_exec: bool,
-}
-
 /// To be called while the numbers still name the stream.
 fn leave_quiet_sets(handle: &Handle, descriptors: &[StreamFd]) {
     for descriptor in descriptors {
         quiet_set::leave(handle, descriptor.fd);
     }
-}
-
-/// All descriptors of this process that refer to the stream, lowest first.
-fn descriptors_of(handle: &Handle) -> Vec<StreamFd> {
-    let end = RawFd::try_from(rows::end()).unwrap_or(RawFd::MAX);
-    let look = |fd| {
-        // SAFETY: not negative; only asked about, and nothing follows if it is not open.
-        let socket = unsafe { BorrowedFd::borrow_raw(fd) };
-        let flags = rustix::io::fcntl_getfd(socket).ok()?;
-        let descriptor = StreamFd { fd, close_on_exec: flags.contains(FdFlags::CLOEXEC) };
-        handle.is_socket_of(socket).then_some(descriptor)
-    };
-    (0..end).filter_map(look).collect()
 }
 
 fn interests(descriptors: &[StreamFd]) -> Vec<Interest> {
