@@ -454,7 +454,7 @@ static void pester_once(int fd, int kind)
 {
 	/* What a message begins with, and the hello of a link in it. */
 	enum { HELLO = 80, LENGTH = HELLO + 80 };
-	static const char MAGIC[] = {'R', 'S', 'K', 'P', 1}, HELLO_MAGIC[] = "rsocksft";
+	static const char MAGIC[] = {'R', 'S', 'K', 'P', 2}, HELLO_MAGIC[] = "rsocksft";
 	unsigned char text[LENGTH] = {0};
 	int fds[2] = {STDIN_FILENO, STDERR_FILENO};
 	char control[CMSG_SPACE(sizeof(fds))] = {0};
@@ -465,7 +465,7 @@ static void pester_once(int fd, int kind)
 	text[5] = (unsigned char)(kind % 6);
 	memcpy(text + HELLO, HELLO_MAGIC, 8);
 	if (kind > 6)
-		memcpy(text + HELLO + 8, &(uint32_t){2}, 4);
+		memcpy(text + HELLO + 8, &(uint32_t){5}, 4);
 	struct iovec part = {.iov_base = text, .iov_len = kind ? LENGTH : 7};
 	struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
 	struct cmsghdr *c = CMSG_FIRSTHDR(&m);

@@ -1,5 +1,5 @@
-//! What happens before every fork: libc calls the functions of [`register`] around `fork`, and hooks
-//! call [`before_copy`] for other calls that copy the process.
+//! What happens before every fork: libc calls the functions of [`register`] around `fork`, and
+//! hooks call [`before_copy`] for other calls that copy the process.
 //!
 //! A stream that a child inherits goes to TCP, or stays there: whichever process continues with it
 //! then finds all bytes in one place. A stream that had not left TCP may still do so once a single

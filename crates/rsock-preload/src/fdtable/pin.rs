@@ -1,4 +1,5 @@
-//! Pins sockets, notes those that are meant for other programs, and follows the keepalive settings of streams without TCP.
+//! Pins sockets, notes those that are meant for other programs, and follows the keepalive settings
+//! of streams without TCP.
 
 use super::adopt::replace;
 use super::word::{ADOPTED, ADOPTING, Word};

@@ -26,6 +26,7 @@ extern "C" fn before_clone(_f: *mut c_void, _stack: *mut c_void, flags: c_int) -
 /// # Safety
 /// As `_Fork(3)`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
+#[allow(non_snake_case, reason = "named after the C function")]
 pub(crate) unsafe extern "C-unwind" fn _Fork() -> pid_t {
     fork::before_copy();
     // SAFETY: the caller's promise.
