@@ -28,7 +28,9 @@ pub(crate) use opened::{
     note_stream_made,
 };
 pub(crate) use pin::{follow_keepalive, note_meant, pin};
-pub(crate) use process_events::{after_fork_in_child, finish, forget, prepare_fork};
+pub(crate) use process_events::{
+    after_fork_in_child, finish, forget, note_unnoted_child, prepare_fork,
+};
 pub(crate) use replacement::claim as claim_entries;
 
 use crate::slot::{self, Direction, Handle, Key};

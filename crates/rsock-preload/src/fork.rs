@@ -1,4 +1,4 @@
-//! What happens before every fork: libc calls the functions of [`register`] around `fork`, and
+//! What happens around every fork: libc calls the functions of [`register`] around `fork`, and
 //! hooks call [`before_copy`] for other calls that copy the process.
 //!
 //! A stream that a child inherits goes to TCP, or stays there: whichever process continues with it
@@ -36,13 +36,13 @@ pub(crate) fn register() {
 
 unsafe extern "C" fn prepare() {
     let halt = Halt::begin();
-    return_to_tcp();
+    let settled = return_to_tcp();
     // The child must not inherit this lock from a thread that it does not have.
     signal::lock_for_fork();
     // Nor the lock on the list of native listeners.
     listeners::prepare_fork();
     let sets = event_set::prepare_fork();
-    let quiet_sets = quiet_set::prepare_fork();
+    let quiet_sets = quiet_set::prepare_fork(settled);
     // Last, because native listeners that close free memory.
     let held = Box::new(ForkLocks {
         _locks: fork::prepare(),
@@ -54,15 +54,16 @@ unsafe extern "C" fn prepare() {
 }
 
 /// Has the kernel serve what both processes are going to have.
-fn return_to_tcp() {
-    quiet_set::settle_before_fork(|fd| fdtable::find_in_core(fd, Direction::Recv));
+fn return_to_tcp() -> quiet_set::Settled {
+    let settled = quiet_set::settle_before_fork(|fd| fdtable::find_in_core(fd, Direction::Recv));
     fdtable::prepare_fork();
     event_set::settle_before_fork();
+    settled
 }
 
 /// The process is about to be copied by a call around which libc does not call the functions of
 /// [`register`]. A child of such a call may not allocate, and mostly executes another program: it
-/// finds its streams on TCP, and counts as one that holds them until this process ends.
+/// finds its streams on TCP, and counts as one that holds them for good.
 pub(crate) fn before_copy() {
     // What goes back to TCP is looked up in lists that are allocated.
     if interrupt::is_in_handler() || guard::is_in_core() || tcp_only::is_sandboxed() {
@@ -70,7 +71,8 @@ pub(crate) fn before_copy() {
     }
     let _errno = errno::Kept::now();
     let _halt = Halt::begin();
-    return_to_tcp();
+    let _settled = return_to_tcp();
+    fdtable::note_unnoted_child();
     // What a stream of both uses is not used again when this process has closed it.
     family::note_fork();
 }

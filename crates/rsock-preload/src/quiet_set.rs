@@ -117,9 +117,10 @@ fn leave_place(handle: &Handle, stream: &AcceleratedStream, fd: c_int, place: Pl
 }
 
 /// The process is about to fork: the child must not share a stream that a set of its parent
-/// watches. No stream joins a set until [`ForkLocks`] is dropped.
-pub(crate) fn settle_before_fork(stream_of: impl Fn(c_int) -> Option<Handle>) {
+/// watches. No stream joins a set until the result is dropped.
+pub(crate) fn settle_before_fork(stream_of: impl Fn(c_int) -> Option<Handle>) -> Settled {
     N_FORKS.fetch_add(1, Ordering::SeqCst);
+    let settled = Settled;
     let _section = Section::enter();
     for set in &ALL {
         if let Some(members) = &mut *set.lock() {
@@ -127,22 +128,27 @@ pub(crate) fn settle_before_fork(stream_of: impl Fn(c_int) -> Option<Handle>) {
             set.wake_user(members);
         }
     }
+    settled
+}
+
+/// All sets are empty, and remain so.
+pub(crate) struct Settled;
+
+impl Drop for Settled {
+    fn drop(&mut self) {
+        N_FORKS.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// Held while the process forks: no other thread holds a lock of a set in the child then.
 pub(crate) struct ForkLocks {
     _sets: Vec<MutexGuard<'static, Option<Members>>>,
+    _settled: Settled,
 }
 
 /// The process is about to fork.
-pub(crate) fn prepare_fork() -> ForkLocks {
-    ForkLocks { _sets: ALL.iter().map(QuietSet::lock).collect() }
-}
-
-impl Drop for ForkLocks {
-    fn drop(&mut self) {
-        N_FORKS.fetch_sub(1, Ordering::SeqCst);
-    }
+pub(crate) fn prepare_fork(settled: Settled) -> ForkLocks {
+    ForkLocks { _sets: ALL.iter().map(QuietSet::lock).collect(), _settled: settled }
 }
 
 /// In a forked child: the streams are the parent's to watch, and the threads that used the sets are

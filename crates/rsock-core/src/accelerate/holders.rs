@@ -60,6 +60,11 @@ impl Holders {
         self.add(EXPECTED_CHILD);
     }
 
+    /// Adds a process of which the id will not be known, and not the end.
+    pub(in crate::accelerate) fn note_unknown(&self) {
+        self.has_overflown.store(true, Ordering::Release);
+    }
+
     /// Replaces the expected child by its id `pid`, in the child itself.
     pub(in crate::accelerate) fn add_child(&self, pid: u32) {
         // The child's id means nothing to the others, or may be the id of one of them.

@@ -301,6 +301,14 @@ impl<'a> StreamRef<'a> {
         on!(self, stream => stream.note_inherited());
     }
 
+    /// As [`AcceleratedStream::note_unnoted_child`]. A native stream stays with the parent.
+    pub fn note_unnoted_child(self) {
+        match self {
+            Self::Accelerated(stream) => stream.note_unnoted_child(),
+            Self::Native(_) => {}
+        }
+    }
+
     /// This process holds this stream no more: it has closed its last descriptor.
     pub fn note_released(self) {
         on!(self, stream => stream.note_released());

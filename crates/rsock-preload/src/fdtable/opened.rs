@@ -124,15 +124,15 @@ pub(crate) fn note_stream_made(fd: c_int, stream: NativeStream) -> Result<(), c_
 /// entry of `new` has been removed by [`note_closing`](super::note_closing).
 pub(crate) fn note_duplicate(old: c_int, new: c_int) {
     note_made(new);
-    let Some(entry_old) = entry(old) else { return };
-    let word = Word(entry_old.load(Ordering::Acquire));
-    if word == Word::NOTHING || old == new {
-        return;
-    }
     if vfork::is_child() {
         note_meant(old);
         // From now on the number is among those that are looked at.
         let _ = entry_or_map(new);
+        return;
+    }
+    let Some(entry_old) = entry(old) else { return };
+    let word = Word(entry_old.load(Ordering::Acquire));
+    if word == Word::NOTHING || old == new {
         return;
     }
     // Two candidates of one socket would be adopted as two streams.

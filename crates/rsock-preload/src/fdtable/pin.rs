@@ -4,7 +4,7 @@
 use super::adopt::replace;
 use super::word::{ADOPTED, ADOPTING, Word};
 use super::{entry_or_map, find, find_in_core, find_udp, is_candidate};
-use crate::slot::Direction;
+use crate::slot::{Direction, Handle};
 use crate::{guard, log, vfork};
 use libc::c_int;
 use rsock_core::accelerate::FallbackReason;
@@ -49,10 +49,15 @@ pub(crate) fn pin(fd: c_int, reason: FallbackReason) {
 /// flag that closes it, or has duplicated it. In other processes this does nothing.
 pub(crate) fn note_meant(fd: c_int) {
     let Some(child) = vfork::child() else { return };
-    if is_candidate(fd) {
-        pin(fd, FallbackReason::Passed);
-    } else if let Some(handle) = find(fd, Direction::Send) {
-        handle.note_meant(child);
+    let handle = find(fd, Direction::Send);
+    match handle.as_ref().map(Handle::is_same_socket) {
+        // The child has given the number to another file.
+        Some(Some(false)) => {}
+        Some(Some(true)) => handle.iter().for_each(|handle| handle.note_meant(child)),
+        // It has not begun to leave TCP.
+        Some(None) => pin(fd, FallbackReason::Passed),
+        None if is_candidate(fd) => pin(fd, FallbackReason::Passed),
+        None => {}
     }
 }
 

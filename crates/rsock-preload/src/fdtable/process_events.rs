@@ -42,6 +42,15 @@ pub(crate) fn prepare_fork() {
     }
 }
 
+/// A child is about to be made that will not call [`after_fork_in_child`].
+pub(crate) fn note_unnoted_child() {
+    for fd in known_fds(0, u32::MAX) {
+        if let Some(handle) = find(fd, Direction::Send) {
+            handle.stream().note_unnoted_child();
+        }
+    }
+}
+
 /// In a forked child: forgets what other threads of the parent were doing, since it never ends
 /// here.
 pub(crate) fn after_fork_in_child() {

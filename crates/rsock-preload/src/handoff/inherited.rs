@@ -2,11 +2,11 @@
 
 use super::LAST_STANDARD;
 use crate::slot::{Direction, Handle, Key};
-use crate::{fdtable, guard, log, rows};
-use rsock_core::accelerate::{FallbackReason, StreamRef, await_leave, socket_inode};
-use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
+use crate::{fdtable, guard, rows};
+use rsock_core::accelerate::{self, FallbackReason, StreamRef, socket_inode};
+use rustix::fd::{BorrowedFd, RawFd};
 use rustix::io::{FdFlags, fcntl_getfd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long peers may take to leave the ring before a program starts, all together. Most need less
 /// than a millisecond: a peer that waits for anything is woken for it.
@@ -38,10 +38,6 @@ impl OpenStream {
         self.descriptors.iter().find(|descriptor| !descriptor.close_on_exec).map(|found| found.fd)
     }
 
-    pub(super) fn is_inherited(&self) -> bool {
-        self.inherited().is_some()
-    }
-
     /// Whether a program that inherits it gets it as its standard input, output or error.
     pub(super) fn is_standard(&self) -> bool {
         self.inherited().is_some_and(|fd| fd <= LAST_STANDARD)
@@ -55,7 +51,7 @@ impl OpenStream {
     /// Whether the `vfork` child `pid` leaves it open on purpose.
     pub(super) fn is_meant_by(&self, pid: u32) -> bool {
         let can_leave = !self.handle.stream().is_native();
-        can_leave && self.is_inherited() && self.handle.is_meant_by(pid)
+        can_leave && self.inherited().is_some() && self.handle.is_meant_by(pid)
     }
 }
 
@@ -112,59 +108,46 @@ fn borrow(fd: RawFd) -> BorrowedFd<'static> {
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
-/// Has the kernel alone carry what a program inherits which is about to start: those of `streams`
-/// that an `exec` leaves open, connections that have not left TCP, UDP sockets. Waits for streams
-/// that have not been asked before.
-pub(super) fn return_to_tcp(streams: Vec<OpenStream>) {
-    for fd in fdtable::known_fds(0, u32::MAX) {
-        let may_move = fdtable::is_candidate(fd) || fdtable::datagrams::is_udp(fd);
-        if may_move && socket_inode(borrow(fd)).and_then(|_| look(fd)).is_some_and(is_left_open) {
-            fdtable::pin(fd, FallbackReason::Passed);
-        }
-    }
-    await_leave_by_slices(&streams.into_iter().filter_map(ask_to_leave).collect::<Vec<_>>());
-}
-
-fn is_left_open(descriptor: StreamFd) -> bool {
-    !descriptor.close_on_exec
-}
-
 /// A stream that has been asked to leave the ring.
-struct Leaving {
+pub(super) struct Leaving {
     key: Key,
-    /// Its number in the table.
-    number: RawFd,
-    /// A number that the new program inherits.
-    inherited: RawFd,
+    fd: RawFd,
 }
 
-/// `None` for a stream that the new program does not inherit, has been asked before, or has no TCP.
-fn ask_to_leave(stream: OpenStream) -> Option<Leaving> {
-    let inherited = stream.inherited().filter(|_| !stream.handle.stream().is_native())?;
-    let handle = stream.handle;
-    let pin = || Ok(handle.pin_by(borrow(inherited), FallbackReason::Passed));
-    let is_new = guard::call_core(pin).unwrap_or(false);
-    is_new.then(|| {
-        log::line(format_args!("fd {inherited}: inherited by a program that starts"));
-        Leaving { key: handle.key(), number: handle.fd().as_raw_fd(), inherited }
-    })
+/// Pins all connections and UDP sockets that a program inherits which this process is about to
+/// start. Returns the streams that were not pinned before.
+pub(super) fn ask_to_leave() -> Vec<Leaving> {
+    let mut leaving = Vec::new();
+    for fd in fdtable::known_fds(0, u32::MAX) {
+        let is_socket = fdtable::is_connection(fd) || fdtable::datagrams::is_udp(fd);
+        if !is_socket || look(fd).is_none_or(|descriptor| descriptor.close_on_exec) {
+            continue;
+        }
+        let handle = fdtable::find(fd, Direction::Recv).filter(|handle| !handle.is_pinned());
+        fdtable::pin(fd, FallbackReason::Passed);
+        leaving.extend(handle.map(|handle| Leaving { key: handle.key(), fd }));
+    }
+    leaving
 }
 
-fn await_leave_by_slices(leaving: &[Leaving]) {
-    for _ in 0..LEAVE_LIMIT.as_millis() / SLICE.as_millis() {
-        let open = |stream: &Leaving| {
-            let handle = fdtable::find(stream.number, Direction::Recv)?;
-            (handle.key() == stream.key).then_some((handle, stream.inherited))
+/// Waits until these streams have left the ring, [`LEAVE_LIMIT`] at most for all of them.
+pub(super) fn await_leave(leaving: &[Leaving]) {
+    if leaving.is_empty() {
+        return;
+    }
+    let began = Instant::now();
+    while began.elapsed() < LEAVE_LIMIT {
+        let find = |stream: &Leaving| {
+            let handle = fdtable::find(stream.fd, Direction::Recv)?;
+            (handle.key() == stream.key).then_some(handle)
         };
-        let handles: Vec<_> = leaving.iter().filter_map(open).collect();
-        let streams: Vec<_> = handles
-            .iter()
-            .filter_map(|(handle, fd)| match handle.stream() {
-                StreamRef::Accelerated(stream) => Some((stream, borrow(*fd))),
-                StreamRef::Native(_) => None,
-            })
-            .collect();
-        let has_ended = guard::call_core(|| Ok(await_leave(&streams, SLICE)));
+        let handles: Vec<_> = leaving.iter().filter_map(find).collect();
+        let streams = handles.iter().filter_map(|handle| match handle.stream() {
+            StreamRef::Accelerated(stream) => Some((stream, handle.fd())),
+            StreamRef::Native(_) => None,
+        });
+        let streams: Vec<_> = streams.collect();
+        let has_ended = guard::call_core(|| Ok(accelerate::await_leave(&streams, SLICE)));
         if has_ended.unwrap_or(true) {
             return;
         }

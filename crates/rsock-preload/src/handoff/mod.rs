@@ -18,7 +18,7 @@ use crate::{errno, event_set, fdtable, guard, log, quiet_set, tcp_only, vfork};
 use inherited::{OpenStream, StreamFd, descriptors_of, open_streams};
 use libc::c_int;
 use rsock_core::accelerate::{Claim, FallbackReason, Halt, Need};
-use rsock_core::interrupt::Section;
+use rsock_core::interrupt::{self, Section};
 use rsock_verbs::raw;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::thread::{Timespec, nanosleep};
@@ -39,7 +39,7 @@ pub(crate) fn before_exec() -> Result<Ready, c_int> {
         return Ok(None);
     }
     if let Some(child) = vfork::child() {
-        hand_on(&|stream| stream.is_meant_by(child), LocalUse::InParent)?;
+        hand_off_meant(&|stream| stream.is_meant_by(child), LocalUse::InParent)?;
         return Ok(None);
     }
     let halt = Halt::begin();
@@ -68,19 +68,33 @@ pub(crate) fn before_spawn() -> Result<(), c_int> {
             fdtable::pin(fd, FallbackReason::Passed);
         }
     }
-    hand_on(&OpenStream::is_in_file_action, LocalUse::Continues)?;
+    let leaving = inherited::ask_to_leave();
+    hand_off_meant(&OpenStream::is_in_file_action, LocalUse::Continues)?;
+    inherited::await_leave(&leaving);
     event_set::settle_for_spawn();
     Ok(())
 }
 
-/// Hands off streams before a program starts beside this one: those that become its standard
-/// streams, and those that are meant for it, by all means; others that it inherits, as far as they
-/// go back to TCP by themselves. Most of the latter are inherited without intent.
-fn hand_on(is_meant: &dyn Fn(&OpenStream) -> bool, local_use: LocalUse) -> Result<(), c_int> {
-    let is_certain = |stream: &OpenStream| is_meant(stream) || stream.is_standard();
-    let (certain, others): (Vec<_>, Vec<_>) = open_streams().into_iter().partition(is_certain);
-    inherited::return_to_tcp(others);
-    for stream in certain {
+/// Has the kernel carry what a `vfork` child inherits, which this process is about to make. The
+/// child cannot do it: what a stream gives up on its way are descriptors of this process.
+pub(crate) fn before_vfork() {
+    if interrupt::is_in_handler() || guard::is_in_core() || tcp_only::is_sandboxed() {
+        return;
+    }
+    let _errno = errno::Kept::now();
+    inherited::await_leave(&inherited::ask_to_leave());
+}
+
+/// Hands off the streams that a program certainly uses which starts beside this one: its standard
+/// streams, and those that are meant for it.
+fn hand_off_meant(
+    is_meant: &dyn Fn(&OpenStream) -> bool,
+    local_use: LocalUse,
+) -> Result<(), c_int> {
+    for stream in open_streams() {
+        if !is_meant(&stream) && !stream.is_standard() {
+            continue;
+        }
         let Some(fd) = stream.lowest() else { continue };
         let (need, why) = (Need::Both, FallbackReason::Passed);
         hand_off(stream.handle, fd, need, why, Claim::Certain, local_use)?;

@@ -4,21 +4,29 @@
 //! (`vfork.rs`): both return twice, or on another stack, so each hook is a [`detour`].
 
 use super::detour::detour;
-use crate::{fork, next, vfork};
+use crate::{fork, handoff, next, vfork};
 use libc::{c_int, c_void, pid_t};
 
 extern "C" fn before_vfork() -> *mut c_void {
-    vfork::note_shared_memory();
+    before_child(libc::CLONE_VM | libc::CLONE_VFORK);
     next::address::vfork()
 }
 
 extern "C" fn before_clone(_f: *mut c_void, _stack: *mut c_void, flags: c_int) -> *mut c_void {
+    before_child(flags);
+    next::address::clone()
+}
+
+/// To be called before `clone` makes a child with these flags, or a call that is one of its forms.
+pub(super) fn before_child(flags: c_int) {
     if flags & libc::CLONE_VM == 0 {
         fork::before_copy();
-    } else {
-        vfork::note_shared_memory();
+        return;
     }
-    next::address::clone()
+    if flags & libc::CLONE_VFORK != 0 {
+        handoff::before_vfork();
+    }
+    vfork::note_shared_memory();
 }
 
 /// As `_Fork(3)`: as `fork`, without the functions of `pthread_atfork`.
@@ -28,7 +36,7 @@ extern "C" fn before_clone(_f: *mut c_void, _stack: *mut c_void, flags: c_int) -
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[allow(non_snake_case, reason = "named after the C function")]
 pub(crate) unsafe extern "C-unwind" fn _Fork() -> pid_t {
-    fork::before_copy();
+    before_child(0);
     // SAFETY: the caller's promise.
     unsafe { next::_Fork() }
 }

@@ -109,18 +109,15 @@ impl Handle {
 
     /// Pins the stream to TCP, unless that has been done.
     pub(crate) fn pin(&self, reason: FallbackReason) {
-        self.pin_by(self.fd(), reason);
-    }
-
-    /// As [`Self::pin`], where `fd` is the socket, and the number of this call may name another.
-    /// Returns whether it had not been done before.
-    pub(crate) fn pin_by(&self, fd: BorrowedFd<'_>, reason: FallbackReason) -> bool {
-        let is_new = self.slot.shared.flags.load(Ordering::Relaxed) & PINNED == 0;
-        if is_new {
-            self.stream().pin(fd, reason);
+        if !self.is_pinned() {
+            self.stream().pin(self.fd(), reason);
             self.slot.shared.flags.fetch_or(PINNED, Ordering::Relaxed);
         }
-        is_new
+    }
+
+    /// Whether [`Self::pin`] has pinned the stream.
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.slot.shared.flags.load(Ordering::Relaxed) & PINNED != 0
     }
 
     /// Whether the descriptor still refers to the socket that was adopted: a system call. `None`

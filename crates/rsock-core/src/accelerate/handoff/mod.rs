@@ -198,6 +198,12 @@ impl AcceleratedStream {
         }
     }
 
+    /// To be called after [`Self::before_fork`], for a child that will not call
+    /// [`Self::note_inherited`]: other processes hold this stream for good.
+    pub fn note_unnoted_child(&self) {
+        self.dirs.holders.0.note_unknown();
+    }
+
     /// To be called in a forked child: this process holds the stream too.
     pub fn note_inherited(&self) {
         self.dirs.holders.0.add_child(family::process().0);

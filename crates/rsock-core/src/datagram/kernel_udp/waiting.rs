@@ -152,22 +152,22 @@ impl AcceleratedUdp {
         Ok(fd)
     }
 
-    /// Notes that epoll sets watch the socket, or may do so.
+    /// Notes, before any thread tries to open the queue, that epoll sets may watch the socket.
     pub fn note_in_epoll_set(&self) {
         self.opening.note_epoll_change();
     }
 
-    /// Runs `change`, which changes the epoll sets that watch the socket. If the queue is open, it
-    /// adds the epoll proxy to a set that begins to watch; a queue that opens later adds it to all
-    /// ([`register_epoll_sets`]).
+    /// Runs `change`, which changes the epoll sets that watch the socket. If the queue is open,
+    /// `change` adds the epoll proxy to a set that begins to watch; a queue that opens later adds
+    /// it to all ([`register_epoll_sets`]).
     pub fn while_epoll_sets_change<R>(&self, change: impl FnOnce() -> R) -> R {
         self.opening.note_epoll_change();
         // Also where the queue seems open: the attempt that has opened it may be given up.
         self.opening.begin_kernel_wait();
-        let uncounted = KernelWait(self);
+        let counted = KernelWait(self);
         let result = change();
         self.opening.note_epoll_change();
-        drop(uncounted);
+        drop(counted);
         result
     }
 

@@ -15,11 +15,11 @@ use super::detour::detour;
 #[cfg(target_arch = "x86_64")]
 use super::epoll_wait;
 use super::{
-    accept, close, connect, control, dup, epoll, exec, message, message_batch, poll, read, seccomp,
-    select, socket, sockopt, splice, write,
+    accept, clone, close, connect, control, dup, epoll, exec, message, message_batch, poll, read,
+    seccomp, select, socket, sockopt, splice, write,
 };
 use crate::cancel_state::SavedCancelState;
-use crate::{arg, errno, event_set, fdtable, fork, guard, log, next, process_handoff, vfork};
+use crate::{arg, errno, event_set, fdtable, guard, log, next, process_handoff};
 use action::rt_sigaction;
 use libc::{c_int, c_long, c_ulong, c_void};
 use rsock_core::accelerate::{FallbackReason, note_kernel_call};
@@ -54,23 +54,19 @@ fn note_child(number: c_long, first: usize, second: usize) {
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork => 0,
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_vfork => libc::CLONE_VM as u64,
-        libc::SYS_clone => first as u64,
+        libc::SYS_vfork => libc::CLONE_VM | libc::CLONE_VFORK,
+        libc::SYS_clone => int(first),
         libc::SYS_clone3 if second >= LEAST => {
             // SAFETY: memory of the program, or an address where there is none.
-            match unsafe { arg::load(at::<*const u64>(first)) } {
-                Ok(flags) => flags,
+            match unsafe { arg::load(at::<*const usize>(first)) } {
+                Ok(flags) => int(flags),
                 // The kernel's call fails.
                 Err(_) => return,
             }
         }
         _ => return,
     };
-    if flags & libc::CLONE_VM as u64 == 0 {
-        fork::before_copy();
-    } else {
-        vfork::note_shared_memory();
-    }
+    clone::before_child(flags);
 }
 
 /// Whether the call may concern a stream, or change the descriptor table. `fd` is its first
