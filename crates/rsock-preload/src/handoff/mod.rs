@@ -75,8 +75,8 @@ pub(crate) fn before_spawn() -> Result<(), c_int> {
     Ok(())
 }
 
-/// Has the kernel carry what a `vfork` child inherits, which this process is about to make. The
-/// child cannot do it: what a stream gives up on its way are descriptors of this process.
+/// This process is about to make a `vfork` child: has the kernel carry what that inherits. The
+/// child cannot do it: a stream that leaves the ring closes descriptors of this process.
 pub(crate) fn before_vfork() {
     if interrupt::is_in_handler() || guard::is_in_core() || tcp_only::is_sandboxed() {
         return;
