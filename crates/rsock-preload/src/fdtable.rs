@@ -37,6 +37,8 @@ use crate::slot::{self, Direction, Handle, Key};
 use crate::{cancel, guard, rows, tcp_only};
 use adopt::adopt_or_find;
 use libc::c_int;
+use rustix::fd::BorrowedFd;
+use rustix::io::{FdFlags, fcntl_getfd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use word::{ADOPTED, ADOPTING, CANDIDATE, CONNECTING, EMPTY, KIND, LISTENING, Word};
 
@@ -218,6 +220,16 @@ pub(crate) fn is_stream(fd: c_int) -> bool {
         let word = Word(e.load(Ordering::Relaxed));
         matches!(word.kind(), ADOPTED | ADOPTING) && !word.is_datagram()
     })
+}
+
+/// Whether an `exec` closes `fd`; `None` if it is not open.
+pub(crate) fn closes_on_exec(fd: c_int) -> Option<bool> {
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: not negative; only asked about, and nothing follows if it is not open.
+    let flags = fcntl_getfd(unsafe { BorrowedFd::borrow_raw(fd) }).ok()?;
+    Some(flags.contains(FdFlags::CLOEXEC))
 }
 
 /// Whether `fd` is a stream or a candidate.

@@ -7,9 +7,9 @@
 
 use crate::native_peer::listeners;
 use crate::slot::Direction;
-use crate::{errno, event_set, fdtable, guard, log, quiet_set, signal, tcp_only};
+use crate::{event_set, fdtable, log, quiet_set, signal, tcp_only};
 use rsock_core::accelerate::Halt;
-use rsock_core::{fork, interrupt};
+use rsock_core::fork;
 use rsock_verbs::family;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -65,11 +65,6 @@ fn return_to_tcp() -> quiet_set::Settled {
 /// [`register`]. A child of such a call may not allocate, and mostly executes another program: it
 /// finds its streams on TCP, and counts as one that holds them for good.
 pub(crate) fn before_copy() {
-    // What goes back to TCP is looked up in lists that are allocated.
-    if interrupt::is_in_handler() || guard::is_in_core() || tcp_only::is_sandboxed() {
-        return;
-    }
-    let _errno = errno::Kept::now();
     let _halt = Halt::begin();
     let _settled = return_to_tcp();
     fdtable::note_unnoted_child();

@@ -9,7 +9,7 @@ mod free_list;
 mod gate;
 mod handle;
 
-pub(crate) use handle::Handle;
+pub(crate) use handle::{Handle, await_leave};
 
 use crate::chunked::{Chunked, Zeroed};
 use free_list::FreeList;

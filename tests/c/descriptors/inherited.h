@@ -17,9 +17,9 @@ static void spawn_number_server(int fd)
 	wait_for(child);
 }
 
-/* A `vfork` child means the stream for its program, as Python's `subprocess` does with `pass_fds`:
- * also the bytes that lie unread are that program's. */
-static void vfork_number_server(int fd)
+/* A `vfork` child means the stream for its program, by this number: also the bytes that lie unread
+ * are that program's. */
+static void become_by_vfork(int fd, int number)
 {
 	await_unread(fd);
 	fflush(stdout);
@@ -27,27 +27,34 @@ static void vfork_number_server(int fd)
 	pid_t child = vfork();
 	CHECK(child >= 0);
 	if (child == 0) {
-		fcntl(fd, F_SETFD, 0);
-		become_self("talk", fd);
+		if (number == fd)
+			fcntl(fd, F_SETFD, 0);
+		else
+			dup2(fd, number);
+		become_self("talk", number);
 	}
 	close(fd);
 	wait_for(child);
 }
 
-/* The same by a number that the child chooses. */
+/* As Python's `subprocess` does with `pass_fds`. */
+static void vfork_number_server(int fd)
+{
+	become_by_vfork(fd, fd);
+}
+
 static void vfork_chosen_server(int fd)
 {
-	await_unread(fd);
-	fflush(stdout);
-	CHECK(fcntl(fd, F_SETFD, FD_CLOEXEC) == 0);
-	pid_t child = vfork();
-	CHECK(child >= 0);
-	if (child == 0) {
-		dup2(fd, 100);
-		become_self("talk", 100);
-	}
-	close(fd);
-	wait_for(child);
+	become_by_vfork(fd, 100);
+}
+
+/* What `unread_client` needs until its echo. */
+static void answer_unread(int fd)
+{
+	get_stream(fd, UNREAD, 1);
+	get_stream(fd, LATER, 2);
+	put_stream(fd, UNREAD, 1);
+	put_stream(fd, LATER, 2);
 }
 
 /* What a child before has meant for its program is not meant for the next one. */
@@ -70,10 +77,7 @@ static void vfork_leak_server(int fd)
 		CHECK(waitpid(child, &status, 0) == child);
 		printf("status %x\n", (unsigned)status);
 	}
-	get_stream(fd, UNREAD, 1);
-	get_stream(fd, LATER, 2);
-	put_stream(fd, UNREAD, 1);
-	put_stream(fd, LATER, 2);
+	answer_unread(fd);
 	echo_server(fd);
 }
 
@@ -106,10 +110,7 @@ static void system_leak_server(int fd)
 	await_unread(fd);
 	fflush(stdout);
 	printf("status %x\n", (unsigned)system("true"));
-	get_stream(fd, UNREAD, 1);
-	get_stream(fd, LATER, 2);
-	put_stream(fd, UNREAD, 1);
-	put_stream(fd, LATER, 2);
+	answer_unread(fd);
 	printf("status %x\n", (unsigned)system("true"));
 	echo_server(fd);
 }

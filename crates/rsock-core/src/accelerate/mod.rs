@@ -94,6 +94,7 @@ use crate::closing::Closings;
 use crate::interrupt::Section;
 use crate::metrics;
 use crate::sys;
+pub use crate::sys::socket_inode;
 use ask::Subject;
 use call_stops::CallStops;
 use counters::Waited;
@@ -107,7 +108,6 @@ use rsock_proto::switch::{DirectionSwitch, Readable, Receiver};
 use rsock_proto::{iomap_size_from_wire, iomap_size_to_wire};
 use rsock_verbs::family::FamilyBox;
 use rustix::fd::BorrowedFd;
-use rustix::fs::FileType;
 use state::{Directions, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_TX_PLAIN, Receiving};
 use std::io;
 use std::sync::{Mutex, OnceLock};
@@ -358,14 +358,6 @@ impl AcceleratedStream {
             stat.set_fallback(self.pin_reason());
         }
     }
-}
-
-/// The inode of the socket that `fd` names; `None` if it names none. Files of other kinds have
-/// numbers of their own, which may be the same.
-#[must_use]
-pub fn socket_inode(fd: BorrowedFd<'_>) -> Option<u64> {
-    let stat = rustix::fs::fstat(fd).ok()?;
-    (FileType::from_raw_mode(stat.st_mode) == FileType::Socket).then_some(stat.st_ino)
 }
 
 /// As [`socket_inode`], or 0.

@@ -1,5 +1,6 @@
 //! The descriptor table of the process.
 
+use rustix::fs::{FileType, fstat};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 
@@ -22,6 +23,14 @@ pub(crate) fn with_spare_descriptors<R>(f: impl FnOnce() -> R) -> R {
 pub(crate) fn is_table_half_full(fd: BorrowedFd<'_>) -> bool {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     u64::try_from(fd.as_raw_fd()).is_ok_and(|n| n >= limit / 2)
+}
+
+/// The inode of the socket that `fd` names; `None` if it names none. Files of other kinds have
+/// numbers of their own, which may be the same.
+#[must_use]
+pub fn socket_inode(fd: BorrowedFd<'_>) -> Option<u64> {
+    let stat = fstat(fd).ok()?;
+    (FileType::from_raw_mode(stat.st_mode) == FileType::Socket).then_some(stat.st_ino)
 }
 
 /// Closes by a raw system call: dropping an `OwnedFd` goes through libc's `close`.

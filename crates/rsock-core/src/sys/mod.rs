@@ -12,6 +12,7 @@ pub(crate) mod sock_diag;
 mod socket_options;
 
 pub(crate) use clock::{LazyDeadline, nanos, now, tick, time_left};
+pub use descriptors::socket_inode;
 pub(crate) use descriptors::{close, is_table_half_full, with_spare_descriptors};
 pub(crate) use forking::{forks, get_or_make};
 pub(crate) use poll::{epoll_add, poll_bits, poll_flags, ppoll, sleep};

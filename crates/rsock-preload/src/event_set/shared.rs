@@ -8,13 +8,11 @@
 use super::{
     EventSet, PolledEventSet, SETS, Sets, State, kernel_watch, lock, numbers_of, stream_of,
 };
-use crate::guard;
 use crate::own_fds::OwnEvent;
-use crate::slot::Handle;
-use rsock_core::accelerate::{StreamRef, await_leave};
+use crate::slot::{self, Handle};
+use crate::{fdtable, guard};
 use rsock_core::interrupt::Section;
-use rustix::fd::{BorrowedFd, RawFd};
-use rustix::io::FdFlags;
+use rustix::fd::RawFd;
 use std::ptr;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
@@ -124,11 +122,7 @@ pub(crate) fn settle_before_fork() {
                 leaving.extend(streams.filter_map(|(_, member)| stream_of(member.fd)));
             }
         }
-        let streams = leaving.iter().filter_map(|handle| match handle.stream() {
-            StreamRef::Accelerated(stream) => Some((stream, handle.fd())),
-            StreamRef::Native(_) => None,
-        });
-        await_leave(&streams.collect::<Vec<_>>(), LEAVE_LIMIT);
+        slot::await_leave(&leaving, LEAVE_LIMIT);
         Ok(())
     });
     settle_all();
@@ -198,11 +192,7 @@ fn all_sets() -> Vec<&'static EventSet> {
 
 /// Whether a descriptor of the set stays open in a program that this process becomes or starts.
 fn is_left_open(set: &'static EventSet) -> bool {
-    numbers_of(set).any(|fd| {
-        // SAFETY: not negative; only asked about, and nothing follows if it is not open.
-        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-        rustix::io::fcntl_getfd(fd).is_ok_and(|flags| !flags.contains(FdFlags::CLOEXEC))
-    })
+    numbers_of(set).any(|fd| fdtable::closes_on_exec(fd) == Some(false))
 }
 
 impl State {

@@ -1,11 +1,10 @@
 //! Descriptors of streams that another program inherits from this process.
 
 use super::LAST_STANDARD;
-use crate::slot::{Direction, Handle, Key};
+use crate::slot::{self, Direction, Handle, Key};
 use crate::{fdtable, guard, rows};
-use rsock_core::accelerate::{self, FallbackReason, StreamRef, socket_inode};
+use rsock_core::accelerate::{FallbackReason, socket_inode};
 use rustix::fd::{BorrowedFd, RawFd};
-use rustix::io::{FdFlags, fcntl_getfd};
 use std::time::{Duration, Instant};
 
 /// How long peers may take to leave the ring before a program starts, all together. Most need less
@@ -92,20 +91,15 @@ pub(super) fn descriptors_of(handle: &Handle) -> Vec<StreamFd> {
 fn for_each_socket(mut f: impl FnMut(RawFd, u64)) {
     let end = RawFd::try_from(rows::end()).unwrap_or(RawFd::MAX);
     for fd in 0..end {
-        if let Some(inode) = socket_inode(borrow(fd)) {
+        // SAFETY: not negative; only asked about, and nothing follows if it is not open.
+        if let Some(inode) = socket_inode(unsafe { BorrowedFd::borrow_raw(fd) }) {
             f(fd, inode);
         }
     }
 }
 
 fn look(fd: RawFd) -> Option<StreamFd> {
-    let flags = fcntl_getfd(borrow(fd)).ok()?;
-    Some(StreamFd { fd, close_on_exec: flags.contains(FdFlags::CLOEXEC) })
-}
-
-fn borrow(fd: RawFd) -> BorrowedFd<'static> {
-    // SAFETY: not negative; only asked about, and nothing follows if it is not open.
-    unsafe { BorrowedFd::borrow_raw(fd) }
+    fdtable::closes_on_exec(fd).map(|close_on_exec| StreamFd { fd, close_on_exec })
 }
 
 /// A stream that has been asked to leave the ring.
@@ -120,7 +114,7 @@ pub(super) fn ask_to_leave() -> Vec<Leaving> {
     let mut leaving = Vec::new();
     for fd in fdtable::known_fds(0, u32::MAX) {
         let is_socket = fdtable::is_connection(fd) || fdtable::datagrams::is_udp(fd);
-        if !is_socket || look(fd).is_none_or(|descriptor| descriptor.close_on_exec) {
+        if !is_socket || fdtable::closes_on_exec(fd) != Some(false) {
             continue;
         }
         let handle = fdtable::find(fd, Direction::Recv).filter(|handle| !handle.is_pinned());
@@ -142,12 +136,7 @@ pub(super) fn await_leave(leaving: &[Leaving]) {
             (handle.key() == stream.key).then_some(handle)
         };
         let handles: Vec<_> = leaving.iter().filter_map(find).collect();
-        let streams = handles.iter().filter_map(|handle| match handle.stream() {
-            StreamRef::Accelerated(stream) => Some((stream, handle.fd())),
-            StreamRef::Native(_) => None,
-        });
-        let streams: Vec<_> = streams.collect();
-        let has_ended = guard::call_core(|| Ok(accelerate::await_leave(&streams, SLICE)));
+        let has_ended = guard::call_core(|| Ok(slot::await_leave(&handles, SLICE)));
         if has_ended.unwrap_or(true) {
             return;
         }

@@ -18,7 +18,7 @@ use crate::{errno, event_set, fdtable, guard, log, quiet_set, tcp_only, vfork};
 use inherited::{OpenStream, StreamFd, descriptors_of, open_streams};
 use libc::c_int;
 use rsock_core::accelerate::{Claim, FallbackReason, Halt, Need};
-use rsock_core::interrupt::{self, Section};
+use rsock_core::interrupt::Section;
 use rsock_verbs::raw;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::thread::{Timespec, nanosleep};
@@ -78,10 +78,6 @@ pub(crate) fn before_spawn() -> Result<(), c_int> {
 /// This process is about to make a `vfork` child: has the kernel carry what that inherits. The
 /// child cannot do it: a stream that leaves the ring closes descriptors of this process.
 pub(crate) fn before_vfork() {
-    if interrupt::is_in_handler() || guard::is_in_core() || tcp_only::is_sandboxed() {
-        return;
-    }
-    let _errno = errno::Kept::now();
     inherited::await_leave(&inherited::ask_to_leave());
 }
 

@@ -1,11 +1,12 @@
 //! Hooks of calls that make a process, other than `fork`.
 //!
-//! The children of `vfork` and `clone` may run in the memory of this process. That is only noted
-//! (`vfork.rs`): both return twice, or on another stack, so each hook is a [`detour`].
+//! The children of `vfork` and `clone` may run in the memory of this process, which is noted
+//! (`vfork.rs`). Both return twice, or on another stack, so each hook is a [`detour`].
 
 use super::detour::detour;
-use crate::{fork, handoff, next, vfork};
+use crate::{errno, fork, guard, handoff, next, tcp_only, vfork};
 use libc::{c_int, c_void, pid_t};
+use rsock_core::interrupt;
 
 extern "C" fn before_vfork() -> *mut c_void {
     before_child(libc::CLONE_VM | libc::CLONE_VFORK);
@@ -19,14 +20,19 @@ extern "C" fn before_clone(_f: *mut c_void, _stack: *mut c_void, flags: c_int) -
 
 /// To be called before `clone` makes a child with these flags, or a call that is one of its forms.
 pub(super) fn before_child(flags: c_int) {
-    if flags & libc::CLONE_VM == 0 {
-        fork::before_copy();
-        return;
+    let shares_memory = flags & libc::CLONE_VM != 0;
+    // What goes back to TCP is looked up in lists that are allocated.
+    if !interrupt::is_in_handler() && !guard::is_in_core() && !tcp_only::is_sandboxed() {
+        let _errno = errno::Kept::now();
+        if !shares_memory {
+            fork::before_copy();
+        } else if flags & libc::CLONE_VFORK != 0 {
+            handoff::before_vfork();
+        }
     }
-    if flags & libc::CLONE_VFORK != 0 {
-        handoff::before_vfork();
+    if shares_memory {
+        vfork::note_shared_memory();
     }
-    vfork::note_shared_memory();
 }
 
 /// As `_Fork(3)`: as `fork`, without the functions of `pthread_atfork`.

@@ -1,12 +1,13 @@
 //! An in-flight call on a slot.
 
 use super::{Direction, FOR_CHILD, Key, PINNED, Slot, Socket};
-use rsock_core::accelerate::{FallbackReason, StreamRef};
+use rsock_core::accelerate::{self, FallbackReason, StreamRef};
 use rsock_core::closing::{Call, Descriptor};
 use rsock_core::datagram::kernel_udp::AcceleratedUdp;
 use rustix::fd::BorrowedFd;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// An in-flight call on a slot: keeps the socket alive.
 ///
@@ -201,6 +202,16 @@ impl Handle {
     pub(crate) fn remove_descriptor(&self) -> bool {
         self.slot.shared.n_descriptors.fetch_sub(1, Ordering::AcqRel) == 1
     }
+}
+
+/// As [`accelerate::await_leave`], for the streams of these calls. Those without TCP stay as they
+/// are.
+pub(crate) fn await_leave(calls: &[Handle], limit: Duration) -> bool {
+    let streams = calls.iter().filter_map(|call| match call.stream() {
+        StreamRef::Accelerated(stream) => Some((stream, call.fd())),
+        StreamRef::Native(_) => None,
+    });
+    accelerate::await_leave(&streams.collect::<Vec<_>>(), limit)
 }
 
 /// The last call that has left a closed gate.

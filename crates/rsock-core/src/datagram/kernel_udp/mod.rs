@@ -181,7 +181,7 @@ impl AcceleratedUdp {
             _ => return None,
         };
         let now = sys::tick();
-        let (peer, inode) = (peer_of(fd), inode_of(fd)?);
+        let (peer, inode) = (peer_of(fd), sys::socket_inode(fd)?);
         let this = Self {
             owner: process(),
             closings: Closings::new(),
@@ -372,7 +372,7 @@ impl AcceleratedUdp {
     /// Whether `fd` is the socket that was wrapped; takes a system call.
     #[must_use]
     pub fn is_same_socket(&self, fd: BorrowedFd<'_>) -> bool {
-        inode_of(fd) == Some(self.inode)
+        sys::socket_inode(fd) == Some(self.inode)
     }
 
     /// The queue, if there is one.
@@ -406,10 +406,6 @@ impl AcceleratedUdp {
         });
         len
     }
-}
-
-fn inode_of(fd: BorrowedFd<'_>) -> Option<u64> {
-    rustix::fs::fstat(fd).ok().map(|stat| stat.st_ino)
 }
 
 /// The address that the socket is connected to.

@@ -22,7 +22,7 @@ use crate::cancel_state::SavedCancelState;
 use crate::{arg, errno, event_set, fdtable, guard, log, next, process_handoff};
 use action::rt_sigaction;
 use libc::{c_int, c_long, c_ulong, c_void};
-use rsock_core::accelerate::{FallbackReason, note_kernel_call};
+use rsock_core::accelerate::{FallbackReason, note_kernel_call, socket_inode};
 use rsock_verbs::{own_fd, raw};
 use rustix::fd::BorrowedFd;
 use wait::{epoll_pwait, ppoll, pselect6};
@@ -296,9 +296,9 @@ fn note_fetched(new: c_int) {
         return;
     }
     // SAFETY: not negative, and the program's own.
-    let inode = |fd| rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd) }).map(|s| s.st_ino);
-    let Ok(wanted) = inode(new) else { return };
-    let is_same = |&fd: &c_int| fd != new && inode(fd) == Ok(wanted);
+    let inode = |fd| socket_inode(unsafe { BorrowedFd::borrow_raw(fd) });
+    let Some(wanted) = inode(new) else { return };
+    let is_same = |&fd: &c_int| fd != new && inode(fd) == Some(wanted);
     match fdtable::known_fds(0, u32::MAX).find(is_same) {
         Some(old) => fdtable::note_duplicate(old, new),
         None => fdtable::note_made(new),
