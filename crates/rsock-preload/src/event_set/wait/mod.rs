@@ -264,12 +264,14 @@ impl EventSet {
         let n = state.without_own(&mut room[..taken]);
         let fd = state.fd;
         let mut n = state.reported.keep_new(fd, &mut room[..n]);
-        // Where there was no room for others beside this library's own, the next look asks for
-        // them.
         if taken < room.len() {
             state.note_kernel_asked(self, n);
         } else if n == 0 {
-            state.kernel_asked = None;
+            // There was no room for others beside this library's own. The kernel reports in turn:
+            // the next sleep returns them, or the next look once the kernel is due again. PERF: to
+            // ask at once was one of five system calls that a backend of PostgreSQL, which has room
+            // for one event, made for each query.
+            state.kernel_asked = state.kernel_asked.map(|_| Instant::now());
         } else if n < taken {
             n = state.take_from_kernel(self, room, n);
             state.note_kernel_asked(self, n);
