@@ -155,7 +155,9 @@ pub(crate) enum Work {
     Iperf(&'static [&'static str]),
     /// Unmodified rstream, blocking: round trips of one byte.
     RstreamRr,
-    /// The same: user CPU time while both ends send this many bytes at a time.
+    /// Unmodified `ib_send_lat`: the same without a protocol, with sends and receives.
+    VerbsSendRr,
+    /// As [`Self::RstreamRr`]: user CPU time while both ends send this many bytes at a time.
     RstreamCpu(usize),
     /// Ordinary copies of this many bytes on one CPU.
     Memcpy(usize),

@@ -35,6 +35,7 @@ pub(super) struct Programs {
     pub(super) java: Option<Program>,
     pub(super) ib_write_lat: Option<Program>,
     pub(super) ib_write_bw: Option<Program>,
+    pub(super) ib_send_lat: Option<Program>,
     /// `rdma` of iproute2, which lists the kernel's RDMA identifiers.
     pub(super) rdma: Option<Program>,
     /// librdmacm's preload library, which gives programs its rsockets.
@@ -78,6 +79,7 @@ impl Programs {
             java: find("java"),
             ib_write_lat: find("ib_write_lat"),
             ib_write_bw: find("ib_write_bw"),
+            ib_send_lat: find("ib_send_lat"),
             rdma: find("rdma"),
             librspreload: find_librspreload(root.as_deref()),
         }
@@ -98,6 +100,7 @@ impl Programs {
             ("rstream", self.rstream.is_some()),
             ("ib_write_lat", self.ib_write_lat.is_some()),
             ("ib_write_bw", self.ib_write_bw.is_some()),
+            ("ib_send_lat", self.ib_send_lat.is_some()),
             ("rdma", self.rdma.is_some()),
             (LIBRSPRELOAD, self.librspreload.is_some()),
         ])

@@ -146,7 +146,9 @@ pub(crate) fn measure(
         }
         Work::Idle => held(bench, case, side, 100, switches_per_second),
         Work::Cpu(rate) => cpu_at_rate(bench, case, side, rate),
-        Work::Quotient(..) | Work::Memcpy(_) => Err(Error::Failed("this row runs nothing".into())),
+        Work::Quotient(..) | Work::Memcpy(_) | Work::VerbsSendRr => {
+            Err(Error::Failed("this row runs nothing".into()))
+        }
     }
 }
 
@@ -158,13 +160,17 @@ fn limit_of(bench: &Bench, case: &Case) -> Result<Measured, Error> {
     let programs = &bench.programs;
     match (case.work, &programs.ib_write_lat, &programs.ib_write_bw) {
         (Work::Memcpy(size), ..) => return Ok(limit::memcpy_bandwidth(size).into()),
+        (Work::VerbsSendRr, ..) => {
+            let program = programs.ib_send_lat.as_ref().ok_or_else(|| absent("ib_send_lat"))?;
+            return Ok(perftest::send_round_trips(bench, program, case)?.into());
+        }
         (Work::Netperf { test: Netperf::Stream(size), .. }, _, Some(program))
             if case.is_on_device() =>
         {
             return Ok(perftest::bandwidth(bench, program, case, size)?.into());
         }
         (_, Some(program), _) if case.is_on_device() => {
-            return Ok(perftest::round_trips(bench, program, case)?.into());
+            return Ok(perftest::write_round_trips(bench, program, case)?.into());
         }
         _ => {}
     }

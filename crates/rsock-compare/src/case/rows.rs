@@ -338,6 +338,18 @@ fn on_device() -> Vec<Case> {
     let mut cases = vec![
         round_trips("rdma.rr", "netperf TCP_RR 1 B", netperf(Netperf::Rr, 1)),
         round_trips("rdma.rstream.rr", "rstream 1 B, blocking", Work::RstreamRr),
+        // Not the limit that the rows above are judged by: `ib_write_lat` takes no receive.
+        Case {
+            n_times: 3,
+            sides: &[Side::Limit],
+            ..case(
+                "rdma.send.rr",
+                "ib_send_lat 1 B",
+                Unit::PerSecond,
+                Work::VerbsSendRr,
+                Need::Nothing,
+            )
+        },
     ];
     for size in STREAM_SIZES {
         let name = size_name(size);

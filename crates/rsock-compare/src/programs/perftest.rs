@@ -7,10 +7,26 @@ use crate::installed::Program;
 use crate::server::{Listening, Server};
 use rsock_cli::error::Error;
 
+/// Round trips of a sample. `rstream` makes as many: an emulator first translates the code, which
+/// counts for less the more there are.
+pub(super) const N_ROUND_TRIPS: u32 = 5000;
+
 /// Round trips per second of `ib_write_lat`, one byte.
-pub(crate) fn round_trips(bench: &Bench, program: &Program, case: &Case) -> Result<f64, Error> {
-    let output = run(bench, program, case, "ib_write_lat", 1, 5000)?;
-    parse_latency(&output)
+pub(crate) fn write_round_trips(
+    bench: &Bench,
+    program: &Program,
+    case: &Case,
+) -> Result<f64, Error> {
+    parse_latency(&run(bench, program, case, "ib_write_lat", 1, N_ROUND_TRIPS as usize)?)
+}
+
+/// Round trips per second of `ib_send_lat`, one byte.
+pub(crate) fn send_round_trips(
+    bench: &Bench,
+    program: &Program,
+    case: &Case,
+) -> Result<f64, Error> {
+    parse_latency(&run(bench, program, case, "ib_send_lat", 1, N_ROUND_TRIPS as usize)?)
 }
 
 /// Gbit/s of `ib_write_bw` with `size` bytes per message.
@@ -52,7 +68,7 @@ fn run(
     Ok(output)
 }
 
-/// Columns of `ib_write_lat`: bytes, iterations, then the least, greatest, typical and average time
+/// Columns of `ib_write_lat` and `ib_send_lat`: bytes, iterations, then the least, greatest, typical and average time
 /// of one way in microseconds.
 fn parse_latency(output: &str) -> Result<f64, Error> {
     let micros = column(output, 5).ok_or_else(|| no_result(output))?;

@@ -6,6 +6,7 @@ use crate::case::{Case, Side};
 use crate::collected::Collected;
 use crate::installed::Program;
 use crate::process;
+use crate::programs::perftest;
 use crate::server::Server;
 use rsock_cli::error::Error;
 use std::time::Duration;
@@ -22,7 +23,8 @@ pub(crate) struct Volume {
 
 impl Volume {
     /// One-byte messages, each answered.
-    pub(crate) const ROUND_TRIPS: Self = Self { size: 1, n_messages: 1, n_turns: 2_000 };
+    pub(crate) const ROUND_TRIPS: Self =
+        Self { size: 1, n_messages: 1, n_turns: perftest::N_ROUND_TRIPS as u64 };
 
     /// Bytes of both directions together.
     fn bytes(self) -> u64 {
