@@ -68,8 +68,8 @@ fn run(
     Ok(output)
 }
 
-/// Columns of `ib_write_lat` and `ib_send_lat`: bytes, iterations, then the least, greatest, typical and average time
-/// of one way in microseconds.
+/// Columns of `ib_write_lat` and `ib_send_lat`: bytes, iterations, then the least, greatest,
+/// typical and average time of one way in microseconds.
 fn parse_latency(output: &str) -> Result<f64, Error> {
     let micros = column(output, 5).ok_or_else(|| no_result(output))?;
     Ok(1e6 / (2.0 * micros))
