@@ -162,7 +162,7 @@ fn limit_of(bench: &Bench, case: &Case) -> Result<Measured, Error> {
         (Work::Memcpy(size), ..) => return Ok(limit::memcpy_bandwidth(size).into()),
         (Work::VerbsSendRr, ..) => {
             let program = programs.ib_send_lat.as_ref().ok_or_else(|| absent("ib_send_lat"))?;
-            return Ok(perftest::send_round_trips(bench, program, case)?.into());
+            return Ok(perftest::round_trips(bench, program, case, "ib_send_lat")?.into());
         }
         (Work::Netperf { test: Netperf::Stream(size), .. }, _, Some(program))
             if case.is_on_device() =>
@@ -170,7 +170,7 @@ fn limit_of(bench: &Bench, case: &Case) -> Result<Measured, Error> {
             return Ok(perftest::bandwidth(bench, program, case, size)?.into());
         }
         (_, Some(program), _) if case.is_on_device() => {
-            return Ok(perftest::write_round_trips(bench, program, case)?.into());
+            return Ok(perftest::round_trips(bench, program, case, "ib_write_lat")?.into());
         }
         _ => {}
     }

@@ -11,22 +11,14 @@ use rsock_cli::error::Error;
 /// counts for less the more there are.
 pub(super) const N_ROUND_TRIPS: u32 = 5000;
 
-/// Round trips per second of `ib_write_lat`, one byte.
-pub(crate) fn write_round_trips(
+/// Round trips per second of `program`, one byte; `name` is `ib_write_lat` or `ib_send_lat`.
+pub(crate) fn round_trips(
     bench: &Bench,
     program: &Program,
     case: &Case,
+    name: &str,
 ) -> Result<f64, Error> {
-    parse_latency(&run(bench, program, case, "ib_write_lat", 1, N_ROUND_TRIPS as usize)?)
-}
-
-/// Round trips per second of `ib_send_lat`, one byte.
-pub(crate) fn send_round_trips(
-    bench: &Bench,
-    program: &Program,
-    case: &Case,
-) -> Result<f64, Error> {
-    parse_latency(&run(bench, program, case, "ib_send_lat", 1, N_ROUND_TRIPS as usize)?)
+    parse_latency(&run(bench, program, case, name, 1, N_ROUND_TRIPS as usize)?)
 }
 
 /// Gbit/s of `ib_write_bw` with `size` bytes per message.
