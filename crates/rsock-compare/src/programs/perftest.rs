@@ -9,7 +9,7 @@ use rsock_cli::error::Error;
 
 /// Round trips of a sample. `rstream` makes as many: an emulator first translates the code, which
 /// counts for less the more there are.
-pub(super) const N_ROUND_TRIPS: u32 = 5000;
+pub(super) const N_ROUND_TRIPS: usize = 5000;
 
 /// Round trips per second of `program`, one byte; `name` is `ib_write_lat` or `ib_send_lat`.
 pub(crate) fn round_trips(
@@ -18,7 +18,7 @@ pub(crate) fn round_trips(
     case: &Case,
     name: &str,
 ) -> Result<f64, Error> {
-    parse_latency(&run(bench, program, case, name, 1, N_ROUND_TRIPS as usize)?)
+    parse_latency(&run(bench, program, case, name, 1, N_ROUND_TRIPS)?)
 }
 
 /// Gbit/s of `ib_write_bw` with `size` bytes per message.
