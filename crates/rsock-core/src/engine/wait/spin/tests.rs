@@ -147,6 +147,15 @@ fn the_budget_for_many_peers_is_small_also_where_long_spins_would_help() {
 }
 
 #[test]
+fn a_longer_limit_raises_what_a_wait_learns() {
+    let spin = Spin::new(4 * MAX_NS, MOST_YIELDS);
+    spin.learn_hit(Duration::from_nanos(MAX_NS.into()));
+    assert_eq!(budget(&spin), 3 * MAX_NS);
+    spin.learn_hit(Duration::from_nanos((2 * MAX_NS).into()));
+    assert_eq!(budget(&spin), 4 * MAX_NS);
+}
+
+#[test]
 fn waits_in_vain_end_and_lower_the_budget() {
     let spin = with_budget(2 * PROBE_NS);
     assert!(!spin.wait_beside(None, || None, || false));
