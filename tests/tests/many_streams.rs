@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// Streams, as many as there are clients in a common benchmark.
 const N: usize = 50;
-/// Messages of each in each direction. The search begins with the sixth.
+/// Messages of each in each direction. The search begins with the fourth.
 const TRIPS: &str = "14";
 
 #[test]

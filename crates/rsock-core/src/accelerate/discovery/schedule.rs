@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// Calls after which a connection begins to search for its peer: a short connection never pays for
 /// it.
-pub(in crate::accelerate) const FIRST_SEARCH_CALL: u32 = 6;
+pub(in crate::accelerate) const FIRST_SEARCH_CALL: u32 = 4;
 /// Before this call each call takes a step: where both ends are searching they agree within a few
 /// calls.
 const EAGER_CALLS: u32 = 16;
