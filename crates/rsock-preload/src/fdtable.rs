@@ -6,7 +6,8 @@
 //! sees; the socket's inode tells, and is compared where a call fails unexpectedly or changes the
 //! entry.
 //!
-//! A connection starts as a *candidate*: nothing is allocated for it before its first data call.
+//! A connection starts as a *candidate*: nothing is allocated for it while the kernel alone makes
+//! its first calls.
 
 mod adopt;
 mod claim;

@@ -6,8 +6,9 @@
 //! returns, and an exposed region is announced in the peer's queue. So both come before any byte
 //! that is sent later, on the ring or on TCP.
 
+use crate::accelerate::AcceleratedStream;
+use crate::accelerate::discovery::schedule::UNCOUNTED;
 use crate::accelerate::path::Path;
-use crate::accelerate::{AcceleratedStream, FIRST_SEARCH_CALL};
 use crate::engine::{ExposedRegion, ExposesMemory, IomapError, QpStream, SendError};
 use crate::interrupt::Section;
 use crate::metrics::{self, Direction};
@@ -27,7 +28,7 @@ impl AcceleratedStream {
     pub fn find_peer(&self, fd: BorrowedFd<'_>) -> io::Result<bool> {
         if !self.has_path() && !self.has(crate::accelerate::FLAG_PINNED) {
             let _section = Section::enter();
-            self.search_step(fd, FIRST_SEARCH_CALL);
+            self.search_step(fd, UNCOUNTED);
         }
         match self.has_path() {
             false if self.has(crate::accelerate::FLAG_PINNED) => Err(Errno::OPNOTSUPP.into()),

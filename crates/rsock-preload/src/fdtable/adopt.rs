@@ -1,4 +1,5 @@
-//! Turns a candidate into an accelerated stream at its first data call.
+//! Turns a candidate into an accelerated stream, at the first data call that the kernel alone does
+//! not make.
 
 use super::word::{ACCEPTED, ADOPTED, ADOPTING, CONNECTING, EMPTY, IN_KERNEL, TCP, Word};
 use super::{claim, is_unchanged};

@@ -258,8 +258,8 @@ fn by_kernel(
     }
     note_kernel_call();
     let result = call().map_err(|e| errno::of(&e));
-    // A word that has no room for the number is adopted by the next call, and stays on TCP then:
-    // the kernel has counted more.
+    // A word that has no room for the number stays as it was. The kernel has counted more bytes
+    // than it by then, so the connection stays on TCP once it is adopted.
     let after = result.ok().and_then(|n| count(word, n)).unwrap_or(word);
     claim::replace(entry, claimed.0, after.0);
     match result {

@@ -15,7 +15,7 @@ pub(in crate::fdtable) const KIND: u64 = 3;
 /// Not adopted and no candidate for a stream; perhaps with a reason.
 pub(in crate::fdtable) const EMPTY: u64 = 0;
 
-/// A stream that has carried no data through the hooks yet.
+/// A stream that has not been adopted: the kernel alone makes its first calls.
 pub(in crate::fdtable) const CANDIDATE: u64 = 1;
 
 /// A candidate that some thread is adopting.

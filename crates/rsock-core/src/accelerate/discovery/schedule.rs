@@ -14,9 +14,12 @@ use std::io;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Calls after which a connection begins to search for its peer: a short connection never pays for
-/// it.
+/// The call of a direction with which a connection begins to search for its peer: a short
+/// connection never pays for it.
 pub(in crate::accelerate) const FIRST_SEARCH_CALL: u32 = 4;
+/// The number of a step that no counted call takes. Nothing is done at such a step that only every
+/// so many calls do.
+pub(in crate::accelerate) const UNCOUNTED: u32 = 0;
 /// Before this call each call takes a step: where both ends are searching they agree within a few
 /// calls.
 const EAGER_CALLS: u32 = 16;
@@ -25,7 +28,7 @@ const EAGER_CALLS: u32 = 16;
 const EAGER_LOOKS: u32 = FIRST_SEARCH_CALL + 3;
 /// Calls, and time since the first step, after which a connection whose peer has not answered ends
 /// its search. Both limits must be reached: a writer of small pieces makes a thousand calls before
-/// its reader makes six.
+/// its reader makes four.
 const SEARCH_LIMIT: (u32, Duration) = (1024, Duration::from_secs(1));
 /// The same time for a peer on another host. Its first request may be lost, and it may have to load
 /// the libraries of its device first.
@@ -49,8 +52,8 @@ impl AcceleratedStream {
         }
     }
 
-    /// Takes a step of the search, unless another thread does. Called with or without a direction's
-    /// lock.
+    /// Takes a step of the search, unless another thread does. `calls` is the number of the call
+    /// that takes it, or [`UNCOUNTED`]. Called with or without a direction's lock.
     #[cold]
     pub(in crate::accelerate) fn search_step(&self, fd: BorrowedFd<'_>, calls: u32) {
         if interrupt::is_in_handler() {
@@ -125,7 +128,7 @@ impl AcceleratedStream {
     /// Continues the search when its descriptor became readable during a wait.
     pub(in crate::accelerate) fn on_search_ready(&self, fd: BorrowedFd<'_>) {
         let _section = Section::enter();
-        self.search_step(fd, FIRST_SEARCH_CALL);
+        self.search_step(fd, UNCOUNTED);
     }
 
     /// The search's descriptor, to be watched during a wait.
