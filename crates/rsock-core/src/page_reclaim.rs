@@ -35,7 +35,7 @@ pub(crate) const STEP: usize = 32 << 10;
 /// What a light ring, of less than [`STEP`], is counted as.
 const LIGHT: usize = 8 << 10;
 /// Milliseconds that a light ring rests before its pages are reclaimed.
-const LIGHT_REST: u32 = 5_000;
+const LIGHT_REST: u32 = 500;
 /// Streams examined per step, so that a step takes a bounded time.
 const EXAMINED_PER_STEP: usize = 32;
 
