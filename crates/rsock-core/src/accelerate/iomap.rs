@@ -7,10 +7,8 @@
 //! that is sent later, on the ring or on TCP.
 
 use crate::accelerate::AcceleratedStream;
-use crate::accelerate::discovery::schedule::UNCOUNTED;
 use crate::accelerate::path::Path;
 use crate::engine::{ExposedRegion, ExposesMemory, IomapError, QpStream, SendError};
-use crate::interrupt::Section;
 use crate::metrics::{self, Direction};
 use rsock_verbs::MemoryRegion;
 use rsock_verbs::soft::Soft;
@@ -27,8 +25,7 @@ impl AcceleratedStream {
     /// `EOPNOTSUPP` if the peer will never be found: [`Self::pin_reason`] says why.
     pub fn find_peer(&self, fd: BorrowedFd<'_>) -> io::Result<bool> {
         if !self.has_path() && !self.has(crate::accelerate::FLAG_PINNED) {
-            let _section = Section::enter();
-            self.search_step(fd, UNCOUNTED);
+            self.step_uncounted(fd);
         }
         match self.has_path() {
             false if self.has(crate::accelerate::FLAG_PINNED) => Err(Errno::OPNOTSUPP.into()),

@@ -19,7 +19,7 @@ use std::time::Duration;
 pub(in crate::accelerate) const FIRST_SEARCH_CALL: u32 = 4;
 /// The number of a step that no counted call takes. Nothing is done at such a step that only every
 /// so many calls do.
-pub(in crate::accelerate) const UNCOUNTED: u32 = 0;
+const UNCOUNTED: u32 = 0;
 /// Before this call each call takes a step: where both ends are searching they agree within a few
 /// calls.
 const EAGER_CALLS: u32 = 16;
@@ -55,7 +55,7 @@ impl AcceleratedStream {
     /// Takes a step of the search, unless another thread does. `calls` is the number of the call
     /// that takes it, or [`UNCOUNTED`]. Called with or without a direction's lock.
     #[cold]
-    pub(in crate::accelerate) fn search_step(&self, fd: BorrowedFd<'_>, calls: u32) {
+    fn search_step(&self, fd: BorrowedFd<'_>, calls: u32) {
         if interrupt::is_in_handler() {
             // A step allocates.
             return;
@@ -125,8 +125,9 @@ impl AcceleratedStream {
         self.dirs.raise(FLAG_RX_PLAIN | FLAG_TX_PLAIN);
     }
 
-    /// Continues the search when its descriptor became readable during a wait.
-    pub(in crate::accelerate) fn on_search_ready(&self, fd: BorrowedFd<'_>) {
+    /// Takes a step of the search that no counted call takes: its descriptor became readable during
+    /// a wait, or the program asks for the peer.
+    pub(in crate::accelerate) fn step_uncounted(&self, fd: BorrowedFd<'_>) {
         let _section = Section::enter();
         self.search_step(fd, UNCOUNTED);
     }
@@ -165,7 +166,7 @@ impl AcceleratedStream {
         ];
         sys::sleep(&mut fds, left, None, watch)?;
         if fds[1].revents != 0 {
-            self.on_search_ready(fd);
+            self.step_uncounted(fd);
         }
         Ok(())
     }
@@ -183,7 +184,7 @@ impl AcceleratedStream {
     pub(in crate::accelerate) fn on_auxiliary_ready(&self, fd: BorrowedFd<'_>) {
         match self.path() {
             Some(path) => self.pin_if_device_removed(path),
-            None => self.on_search_ready(fd),
+            None => self.step_uncounted(fd),
         }
     }
 }

@@ -311,7 +311,7 @@ impl Spin {
         }
         let old = self.budget_ns.load(Ordering::Relaxed);
         // Room for three times the usual wait, approached slowly from above.
-        let want = took.saturating_mul(3).max(PROBE_NS).min(max);
+        let want = took.saturating_mul(3).max(PROBE_NS);
         let new = if want > old { want } else { old - (old - want) / 16 };
         self.budget_ns.store(new.min(max).max(2 * PROBE_NS), Ordering::Relaxed);
     }
