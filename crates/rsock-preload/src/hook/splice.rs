@@ -3,7 +3,7 @@
 //! A stream off TCP takes a file's bytes through a buffer. For a pipe, the stream goes back to TCP
 //! and the kernel transfers the bytes.
 
-use super::file_buffer::with_buffer;
+use super::file_buffer::{place_in_page, with_buffer};
 use crate::slot::{Direction, Handle};
 use crate::{arg, cancel, errno, fdtable, guard, next, signal};
 use libc::{c_int, c_uint, loff_t, off_t, size_t, ssize_t};
@@ -199,7 +199,7 @@ fn send_file(
 ) -> io::Result<usize> {
     with_buffer(len, |buffer| {
         // Sending may sleep, and another thread may close the file's number meanwhile.
-        let kept = if len > buffer.len() {
+        let kept = if len > buffer.len() - place_in_page(start) {
             Some(Kept::new(file)?)
         } else if moves_file {
             Kept::new(file).ok()
@@ -226,14 +226,16 @@ fn copy_file(
 ) -> io::Result<usize> {
     let mut done = 0;
     while done < len {
-        let want = buffer.len().min(len - done);
-        let n = match rustix::io::pread(file, &mut buffer[..want], start + done as u64) {
+        let at = start + done as u64;
+        let room = &mut buffer[place_in_page(at)..];
+        let want = room.len().min(len - done);
+        let n = match rustix::io::pread(file, &mut room[..want], at) {
             Ok(0) => break,
             Ok(n) => n,
             Err(e) if done == 0 => return Err(e.into()),
             Err(_) => break,
         };
-        let piece = &[IoSlice::new(&buffer[..n])];
+        let piece = &[IoSlice::new(&room[..n])];
         match handle.stream().send_by(handle.descriptor(), piece, SendFlags::empty()) {
             Ok(sent) => {
                 done += sent;
