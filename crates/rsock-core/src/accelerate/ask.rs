@@ -9,7 +9,7 @@ use crate::accelerate::peer_check::{is_device_silent, is_peer_gone};
 use crate::accelerate::state::{
     FLAG_HELD_ON_TCP, FLAG_RX_PLAIN, FLAG_TX_PLAIN, Receiving, Sending,
 };
-use crate::accelerate::tcp_socket::{has_ended, must_stop, peek_one, queued, tcp_goes_on};
+use crate::accelerate::tcp_socket::{has_ended, must_stop, peek_one, push, queued, tcp_goes_on};
 use crate::accelerate::{AcceleratedStream, FallbackReason, offsets};
 use crate::metrics::{self, Direction};
 use crate::sys;
@@ -159,7 +159,12 @@ impl Switched for Sending {
     }
 
     fn kernel_count(fd: BorrowedFd<'_>) -> io::Result<Option<u64>> {
-        offsets::written(fd)
+        let written = offsets::written(fd)?;
+        if written.is_some_and(|written| written.unsent != 0) {
+            // The receiver takes no byte of the ring before those of the socket.
+            push(fd)?;
+        }
+        Ok(written.map(|written| written.total))
     }
 
     fn is_left_unread(&self, stream: &AcceleratedStream, fd: BorrowedFd<'_>, path: &Path) -> bool {

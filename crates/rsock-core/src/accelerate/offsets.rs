@@ -26,19 +26,28 @@ const CLOSE_WAIT: u8 = 8;
 /// The state of a socket after the connection, by a reset or because both directions have ended.
 const CLOSE: u8 = 7;
 
-/// Payload bytes written to the socket so far, by all its holders: sent once, plus not yet sent.
-/// `None` if the connection is over.
+/// Payload bytes that were written to a socket, by all its holders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Written {
+    /// All of them: sent once, plus not yet sent.
+    pub(super) total: u64,
+    /// Those that the kernel has not sent yet.
+    pub(super) unsent: u32,
+}
+
+/// What was written to the socket so far. `None` if the connection is over.
 ///
 /// # Source
 /// `tcpi_bytes_sent`, `tcpi_bytes_retrans` and `tcpi_notsent_bytes` count payload only, so neither
 /// SYN nor FIN needs a correction (Linux, `include/uapi/linux/tcp.h`).
-pub(super) fn written(fd: BorrowedFd<'_>) -> io::Result<Option<u64>> {
+pub(super) fn written(fd: BorrowedFd<'_>) -> io::Result<Option<Written>> {
     let info = tcp_info(fd)?;
     if info[STATE] == CLOSE {
         return Ok(None);
     }
     let sent = u64_at(&info, BYTES_SENT).wrapping_sub(u64_at(&info, BYTES_RETRANS));
-    Ok(Some(sent.wrapping_add(u32_at(&info, NOTSENT_BYTES).into())))
+    let unsent = u32_at(&info, NOTSENT_BYTES);
+    Ok(Some(Written { total: sent.wrapping_add(unsent.into()), unsent }))
 }
 
 /// Payload bytes read from the socket so far, by all its holders. Exact while there is no other
@@ -131,7 +140,10 @@ mod tests {
         let mut client =
             TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
         let (mut server, _) = listener.accept().expect("accept");
-        assert_eq!(written(client.as_fd()).expect("info"), Some(0));
+        let total = |socket: &TcpStream| {
+            written(socket.as_fd()).expect("info").map(|written| written.total)
+        };
+        assert_eq!(total(&client), Some(0));
         assert_eq!(read(server.as_fd()).expect("info"), Some(0));
         // More than the reader takes, and enough that part of it stays unsent for a while.
         client.set_nonblocking(true).expect("flags");
@@ -139,7 +151,7 @@ mod tests {
         while let Ok(n) = client.write(&[7; 100_000]) {
             sent += n as u64;
         }
-        assert_eq!(written(client.as_fd()).expect("info"), Some(sent));
+        assert_eq!(total(&client), Some(sent));
         let mut buf = vec![0; 70_001];
         server.read_exact(&mut buf).expect("read");
         // The rest is still arriving.
@@ -150,7 +162,7 @@ mod tests {
         };
         assert_eq!(taken, 70_001);
         server.write_all(b"answer").expect("write");
-        assert_eq!(written(server.as_fd()).expect("info"), Some(6));
-        assert_eq!(written(client.as_fd()).expect("info"), Some(sent));
+        assert_eq!(total(&server), Some(6));
+        assert_eq!(total(&client), Some(sent));
     }
 }

@@ -6,6 +6,7 @@ use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, recv, recvmsg, send, sendmsg,
+    sockopt,
 };
 use std::io::{self, IoSlice, IoSliceMut};
 use std::time::Duration;
@@ -68,6 +69,18 @@ pub(super) fn kernel_send(
         return send(fd, one, flags);
     }
     sendmsg(fd, bufs, &mut SendAncillaryBuffer::default(), flags)
+}
+
+/// Has the kernel send what it holds back, for bytes to come (`MSG_MORE`, `TCP_CORK`) or for an
+/// acknowledgement of the peer (Nagle's algorithm). It would hold that for up to 200 ms.
+///
+/// # Source
+/// tcp(7): to set `TCP_NODELAY` forces an explicit flush of pending output, even if `TCP_CORK` is
+/// set.
+pub(super) fn push(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    let is_nodelay = sockopt::tcp_nodelay(fd)?;
+    sockopt::set_tcp_nodelay(fd, true)?;
+    if is_nodelay { Ok(()) } else { sockopt::set_tcp_nodelay(fd, false) }
 }
 
 /// Whether the program set `O_NONBLOCK`. Asked only when a call would block.

@@ -30,6 +30,30 @@ fn a_stream_in_one_direction_moves_while_it_flows() {
 }
 
 #[test]
+fn bytes_that_the_kernel_holds_back_for_more_are_sent_before_a_sender_moves() {
+    watchdog(|| {
+        let (a, b) = connect();
+        while !(a.stream.path().is_some() && b.stream.path().is_some()) {
+            [&a, &b].map(|end| end.stream.step_uncounted(end.socket.as_fd()));
+        }
+        let more = a.stream.send(a.socket.as_fd(), &[IoSlice::new(&[1])], SendFlags::MORE);
+        assert_eq!(more.expect("send"), 1);
+        assert!(!a.stream.channels().send.is_ring(), "it has not been invited");
+        let mut buf = [0; 2];
+        let early = b.recv_with(&mut buf, RecvFlags::DONTWAIT | RecvFlags::PEEK);
+        let early = early.map_err(|e| e.kind());
+        assert!(matches!(early, Err(ErrorKind::WouldBlock) | Ok(1)), "{early:?}");
+        a.send(&[2]).expect("send");
+        assert!(a.stream.channels().send.is_ring(), "the receive has invited it");
+        let written = offsets::written(a.socket.as_fd()).expect("info").expect("open");
+        assert_eq!(written.unsent, 0);
+        assert!(!a.socket.nodelay().expect("option"), "as the program has it");
+        b.recv_all(&mut buf);
+        assert_eq!(buf, [1, 2]);
+    });
+}
+
+#[test]
 fn pinning_at_any_moment_keeps_every_byte_in_order() {
     watchdog(|| {
         for seed in 1..24usize {
