@@ -23,6 +23,8 @@ static const struct part PARTS[] = {
 	{"reuse", reuse_client, reuse_server},
 	{"raw_close", raw_close_client, two_server},
 	{"close_range", close_range_client, four_server},
+	{"limited", limited_client, limited_server},
+	{"limited_few", limited_few_client, limited_few_server},
 	{"fork_server", fork_server_client, fork_server},
 	{"bare_fork", fork_server_client, bare_fork_server},
 	{"clone", fork_server_client, clone_server},

@@ -55,13 +55,13 @@ parts! {
         fork_changes fork_nested fork_beside_waits child_polls child_polls_at_once child_closes
         child_closes_set polled_first ppolled_first selected_first selected_first_most
         pselected_first fork_beside_wait fork_beside_poll pass_beside_wait pass_beside_poll;
-    descriptors: dup replace reuse raw_close close_range fork_server bare_fork clone
-        clone_number clone3_number fork_both prefork vfork vfork_epoll exec exec_unread
+    descriptors: dup replace reuse raw_close close_range limited limited_few fork_server bare_fork
+        clone clone_number clone3_number fork_both prefork vfork vfork_epoll exec exec_unread
         exec_child exec_vfork spawn exec_system exec_self exec_late exec_half_close exec_killed
         exec_reset exec_fails exec_leak spawn_number vfork_number vfork_chosen system_number
-        vfork_leak system_leak stdio stdio_unread stdin_unread stdio_full stdio_idle
-        stdio_stopped stdio_shut stdio_ended stdio_threads print pass pass_unread pass_epoll
-        pass_idle epoll epoll_full poll_most select_most nonblocking many;
+        vfork_leak system_leak stdio stdio_unread stdin_unread stdio_full stdio_idle stdio_stopped
+        stdio_shut stdio_ended stdio_threads print pass pass_unread pass_epoll pass_idle epoll
+        epoll_full poll_most select_most nonblocking many;
 }
 
 /// On the ring, where the library waits itself. Where the kernel alone serves a stream, some

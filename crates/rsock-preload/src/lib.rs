@@ -40,6 +40,7 @@ mod own_fds;
 mod process_handoff;
 mod quiet_set;
 mod raw_epoll;
+mod room;
 mod rows;
 mod signal;
 mod slot;

@@ -177,4 +177,57 @@ static void four_server(int fd)
 	}
 }
 
+/* Tells the peer something and hears of it, or the other way round. */
+static void take_turn(int fd, int is_server)
+{
+	if (is_server)
+		hear(fd);
+	tell(fd);
+	if (!is_server)
+		hear(fd);
+}
+
+/* The process may have so many descriptors, and nearly as many are connections and other sockets.
+ * Each connection carries a few messages, and then rests. */
+static void limited(int fd, int is_server, int n_connections)
+{
+	enum { LIMIT = 256, MOST = 240, TRIPS = 4 };
+	struct rlimit limit = {.rlim_cur = LIMIT, .rlim_max = LIMIT};
+	CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+	int fds[MOST];
+	for (int i = 0; i < n_connections; i++) {
+		fds[i] = i == 0 ? fd : cold_connection(is_server);
+		for (int trip = 0; trip < TRIPS; trip++)
+			take_turn(fds[i], is_server);
+	}
+	for (int i = n_connections; i < MOST; i++) {
+		fds[i] = socket(AF_INET, SOCK_STREAM, 0);
+		CHECK(fds[i] >= 0);
+	}
+	for (int i = 0; i < n_connections; i++)
+		take_turn(fds[i], is_server);
+	printf("%d connections\n", n_connections);
+}
+
+static void limited_client(int fd)
+{
+	limited(fd, 0, 220);
+}
+
+static void limited_server(int fd)
+{
+	limited(fd, 1, 220);
+}
+
+/* Fewer connections, so that none has a high number. */
+static void limited_few_client(int fd)
+{
+	limited(fd, 0, 60);
+}
+
+static void limited_few_server(int fd)
+{
+	limited(fd, 1, 60);
+}
+
 #endif

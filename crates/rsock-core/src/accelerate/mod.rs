@@ -78,6 +78,7 @@ pub use crate::metrics::FallbackReason;
 pub use crate::page_reclaim::rest::Rest;
 pub use async_wait::Mark;
 pub use channels::{Channel, Channels};
+pub use discovery::limit::close_searches;
 pub use epoll_watch::{EpollState, RemoteWatch, RingWatch, WatchId, on_path_found, spin_until};
 pub use halt::Halt;
 pub use handoff::{Claim, Need, await_leave};
@@ -110,7 +111,7 @@ use rsock_verbs::family::FamilyBox;
 use rustix::fd::BorrowedFd;
 use state::{Directions, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_TX_PLAIN, Receiving};
 use std::io;
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tcp_socket::queued;
 use wait_settings::WaitSettings;
@@ -122,7 +123,7 @@ use wait_settings::WaitSettings;
 pub struct AcceleratedStream {
     dirs: FamilyBox<Directions>,
     /// The search for the peer. Private to the process: a forked child does not search.
-    search: Mutex<Search>,
+    search: Arc<Mutex<Search>>,
     path: PathCell,
     /// Which end of the connection this is, for a peer on another host.
     side: Option<Side>,
@@ -194,7 +195,7 @@ impl AcceleratedStream {
         note_connection(fd);
         Some(Self {
             dirs: FamilyBox::new(Directions::new())?,
-            search: Mutex::new(Search::new()),
+            search: Arc::new(Mutex::new(Search::new())),
             path: PathCell::default(),
             side,
             tuple: OnceLock::new(),

@@ -1,6 +1,7 @@
 //! Hooks of `accept` and `accept4`, for connections of the kernel and of peers without TCP.
 
 use crate::native_peer::accept::{self as native, Accepted};
+use crate::room::with_room;
 use crate::{arg, cancel, fdtable, guard, log, next};
 use libc::{c_int, sockaddr, socklen_t};
 
@@ -25,7 +26,7 @@ pub(crate) unsafe extern "C-unwind" fn accept(
         return new;
     }
     // SAFETY: arguments passed on unchanged.
-    let new = unsafe { next::accept(fd, addr, len) };
+    let new = with_room(|| unsafe { next::accept(fd, addr, len) });
     note_accepted(fd, new);
     new
 }
@@ -53,7 +54,7 @@ pub(crate) unsafe extern "C-unwind" fn accept4(
         return new;
     }
     // SAFETY: arguments passed on unchanged.
-    let new = unsafe { next::accept4(fd, addr, len, flags) };
+    let new = with_room(|| unsafe { next::accept4(fd, addr, len, flags) });
     note_accepted(fd, new);
     new
 }

@@ -1,6 +1,7 @@
 //! Hooks of `dup`, `dup2` and `dup3`.
 
 use super::alias;
+use crate::room::with_room;
 use crate::{errno, event_set, fdtable, guard, handoff, next};
 use libc::c_int;
 use rsock_core::accelerate::{FallbackReason, Need};
@@ -17,7 +18,7 @@ const LAST_STANDARD: c_int = 2;
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     // SAFETY: arguments passed on unchanged.
-    let new = unsafe { next::dup(fd) };
+    let new = with_room(|| unsafe { next::dup(fd) });
     note_duplicate(fd, new);
     new
 }

@@ -8,6 +8,7 @@
 use crate::epoll_interest::{PROXIED, SUPPORTED};
 use crate::event_set::{self, Control, EventSet};
 use crate::native_peer::listeners;
+use crate::room::with_room;
 use crate::slot::Direction;
 use crate::{arg, errno, fdtable, guard, handoff, next, vfork};
 use libc::{c_int, epoll_event};
@@ -21,7 +22,7 @@ use rustix::fd::{AsFd, AsRawFd, RawFd};
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
     // SAFETY: arguments passed on unchanged.
-    note_created(unsafe { next::epoll_create(size) })
+    note_created(with_room(|| unsafe { next::epoll_create(size) }))
 }
 
 /// As `epoll_create1(2)`.
@@ -31,7 +32,7 @@ pub(crate) unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
     // SAFETY: arguments passed on unchanged.
-    note_created(unsafe { next::epoll_create1(flags) })
+    note_created(with_room(|| unsafe { next::epoll_create1(flags) }))
 }
 
 /// Notes that `set` has just been made, if it has.

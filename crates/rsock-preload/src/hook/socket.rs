@@ -2,6 +2,7 @@
 
 use crate::fdtable::datagrams;
 use crate::native_peer::listeners;
+use crate::room::with_room;
 use crate::slot::Direction;
 use crate::{arg, errno, event_set, fdtable, guard, next, tcp_only};
 use libc::{c_int, sockaddr, socklen_t};
@@ -20,7 +21,7 @@ pub(crate) unsafe extern "C-unwind" fn socket(
     protocol: c_int,
 ) -> c_int {
     // SAFETY: arguments passed on unchanged.
-    let fd = unsafe { next::socket(domain, kind, protocol) };
+    let fd = with_room(|| unsafe { next::socket(domain, kind, protocol) });
     if fd >= 0 && !guard::is_in_core() {
         fdtable::note_made(fd);
         let kind = kind & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);

@@ -1,6 +1,7 @@
 //! The schedule of discovery: when the search for the peer begins, takes a step, and ends.
 
 use crate::accelerate::discovery::candidate::{Candidate, Step};
+use crate::accelerate::discovery::limit;
 use crate::accelerate::discovery::local::Search;
 use crate::accelerate::four_tuple::FourTuple;
 use crate::accelerate::state::{FLAG_HAS_PATH, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_TX_PLAIN};
@@ -64,6 +65,10 @@ impl AcceleratedStream {
         if search.is_over() || self.has(FLAG_PINNED) {
             return;
         }
+        if matches!(*search, Search::Ended) {
+            self.end_search(search, FallbackReason::NoPeer);
+            return;
+        }
         if self.is_shared() {
             if calls.is_power_of_two() {
                 self.forget_former_holders(fd);
@@ -86,6 +91,7 @@ impl AcceleratedStream {
         });
         self.open_metrics(fd);
         if search.is_opening() && sys::is_table_half_full(fd) {
+            limit::close_searches();
             self.end_search(search, FallbackReason::Resources);
             return;
         }
@@ -93,6 +99,9 @@ impl AcceleratedStream {
             self.end_search(search, FallbackReason::Remote);
             return;
         };
+        if !search.has_descriptors() && !limit::may_open(&self.search) {
+            return;
+        }
         let config = Config { iomap_slots: self.iomap_slots, ..Config::default() };
         let candidate = Candidate { socket: fd, tuple, config: &config, side: self.side };
         match search.step(candidate) {

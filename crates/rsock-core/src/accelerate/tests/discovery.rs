@@ -1,5 +1,6 @@
 //! Discovery while a thread waits: the thread answers the peer.
 
+use crate::accelerate::discovery::limit;
 use crate::accelerate::four_tuple::{FourTuple, Role};
 use crate::accelerate::tests::*;
 use rustix::event::{PollFd, Timespec};
@@ -114,6 +115,31 @@ fn ends_that_both_search_find_each_other_within_a_few_calls() {
             let n_trips = n_trips.expect("found");
             assert!(n_trips <= 5, "{n_trips} calls of each kind at each end");
         }
+    });
+}
+
+#[test]
+fn a_search_takes_the_place_of_the_one_that_has_searched_longest() {
+    watchdog(|| {
+        let [(first, _a), (second, _b), (third, _c)] = [(); 3].map(|()| {
+            let (publisher, other) = connect_as(Role::Publisher);
+            peek_until(&publisher, || is_searching(&publisher));
+            (publisher, other)
+        });
+        let (mut places, began) = (limit::Places::default(), sys::now());
+        let soon = began + limit::LONG / 2;
+        assert!(places.take(&first.stream.search, 2, began));
+        assert!(places.take(&second.stream.search, 2, soon));
+        assert!(!places.take(&third.stream.search, 2, soon));
+        assert!(places.take(&third.stream.search, 2, began + limit::LONG));
+        peek_until(&first, || first.stream.is_plain());
+        assert_eq!(first.stream.pin_reason(), FallbackReason::NoPeer);
+        for end in [&second, &third] {
+            assert!(end.stream.search.lock().expect("no panic").has_descriptors());
+        }
+        // A search that is over needs no place any more.
+        second.pin();
+        assert!(places.take(&Arc::new(Mutex::new(Search::new())), 2, soon));
     });
 }
 

@@ -61,6 +61,9 @@ pub(in crate::accelerate) enum Search {
     /// The search is for a peer on another host. PERF: boxed, as all streams would have room for
     /// it.
     Remote(Box<remote::Search>),
+    /// Another stream, or the program, needed the descriptors. The stream does not know yet that it
+    /// stays on TCP.
+    Ended,
     /// The search is over, with or without a result.
     Over,
 }
@@ -106,7 +109,7 @@ impl Search {
             | Self::Requested { peer, .. } => Some(peer.socket.as_fd().as_raw_fd()),
             Self::Remote(search) => search.fd(),
             // Nothing comes from a publisher that was sent nothing.
-            Self::Idle { .. } | Self::Connected { .. } | Self::Over => None,
+            Self::Idle { .. } | Self::Connected { .. } | Self::Ended | Self::Over => None,
         }
     }
 
@@ -121,6 +124,16 @@ impl Search {
     /// Whether the next step may open descriptors.
     pub(in crate::accelerate) fn is_opening(&self) -> bool {
         self.is_idle() || matches!(self, Self::Connected { .. })
+    }
+
+    /// Whether descriptors are open.
+    pub(in crate::accelerate) fn has_descriptors(&self) -> bool {
+        match self {
+            Self::Idle { unconnected, .. } => unconnected.is_some(),
+            Self::Remote(search) => search.fd().is_some(),
+            Self::Ended | Self::Over => false,
+            _ => true,
+        }
     }
 
     /// Closes the socket of a finder that will not look again soon: many streams may search in
@@ -203,7 +216,7 @@ impl Search {
                 complete_link(candidate, peer, offer, pending)
             }
             Self::Requested { peer, link, preparing } => complete(candidate, peer, link, preparing),
-            Self::Remote(_) | Self::Over => Ok(Next::Stay(self)),
+            Self::Remote(_) | Self::Ended | Self::Over => Ok(Next::Stay(self)),
         }
     }
 }
