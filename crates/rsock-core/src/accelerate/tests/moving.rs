@@ -34,7 +34,7 @@ fn bytes_that_the_kernel_holds_back_for_more_are_sent_before_a_sender_moves() {
     watchdog(|| {
         let (a, b) = connect();
         while !(a.stream.path().is_some() && b.stream.path().is_some()) {
-            [&a, &b].map(|end| end.stream.step_uncounted(end.socket.as_fd()));
+            [&a, &b].iter().for_each(|end| end.stream.step_uncounted(end.socket.as_fd()));
         }
         let more = a.stream.send(a.socket.as_fd(), &[IoSlice::new(&[1])], SendFlags::MORE);
         assert_eq!(more.expect("send"), 1);
