@@ -4,8 +4,8 @@
 //! A child has one thread. A lock that another thread of its parent held at the fork stays locked
 //! in the child for ever. These are the locks that a child may need, and why they do not block it:
 //!
-//! * The arena of family memory and the list of streams whose pages are reclaimed: [`prepare`]
-//!   holds them. The preload library holds its lists of signal actions and of native listeners.
+//! * The arena of family memory, the list of streams whose pages are reclaimed, and the places of
+//!   searches: [`prepare`] holds them. The preload library holds its lists of signal actions and of native listeners.
 //! * The list of opened devices: a child uses `try_lock`, and works without the list if that fails.
 //! * Locks in family memory record the id of their owner. A child waits for an owner that it does
 //!   not have, because that owner keeps running in the parent.
@@ -19,6 +19,7 @@
 //! * The receivers of datagram queues: `try_lock` only. Datagram sockets go back to UDP before a
 //!   fork.
 
+use crate::accelerate::limit;
 use crate::{fork_gate, page_reclaim};
 use rsock_verbs::family;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -29,6 +30,7 @@ use std::{mem, ptr};
 #[derive(Debug)]
 pub struct ForkGuard {
     _gate: fork_gate::Held,
+    _searches: limit::LockedPlaces,
     _streams: page_reclaim::LockedStreams,
     _memory: family::ForkHold,
 }
@@ -40,11 +42,12 @@ pub fn prepare() -> ForkGuard {
 }
 
 fn lock(hold_memory: fn() -> family::ForkHold) -> ForkGuard {
-    // In the order in which they are taken elsewhere: a thread that has locked the list may
-    // allocate memory.
+    // In the order in which they are taken elsewhere: a thread that has locked a list may allocate
+    // memory, and one that has locked the places may end a stream that was being prepared.
+    let _searches = limit::lock_for_fork();
     let _streams = page_reclaim::lock_for_fork();
     let _memory = hold_memory();
-    ForkGuard { _gate: fork_gate::hold(), _streams, _memory }
+    ForkGuard { _gate: fork_gate::hold(), _searches, _streams, _memory }
 }
 
 /// Whether something calls [`prepare`] and [`in_child`] around every fork.

@@ -1,6 +1,6 @@
 //! Room for the program's descriptors, where it has reached its limit.
 
-use crate::{errno, guard, vfork};
+use crate::{cancel, errno, guard, vfork};
 use libc::c_int;
 use rsock_core::accelerate::close_searches;
 
@@ -12,8 +12,10 @@ pub(crate) fn with_room(open: impl Fn() -> c_int) -> c_int {
     if fd >= 0 || errno::read() != libc::EMFILE || guard::is_in_core() || vfork::is_child() {
         return fd;
     }
-    if guard::call_core(|| Ok(close_searches())) != Ok(true) {
-        return fd;
+    let mut has_more = false;
+    cancel::hold(|| has_more = guard::call_core(|| Ok(close_searches())) == Ok(true));
+    if !has_more {
+        return errno::fail_int(libc::EMFILE);
     }
     errno::set(before);
     open()

@@ -183,10 +183,32 @@ impl PeerSocket {
         done.is_ok()
     }
 
+    /// Whether dropping it would close it now. It stays open for good if something has come, and no
+    /// number is left for a look at the queue.
+    #[must_use]
+    pub fn can_be_closed(&self) -> bool {
+        if self.refuses_descriptors || is_restricted() || !self.has_news() {
+            return true;
+        }
+        match rustix::io::fcntl_dupfd_cloexec(&*self.fd, 0) {
+            Ok(other) => {
+                // Closing one of two for the same socket does not wait.
+                own_fd::close(other);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Whether there is something to receive or to accept, or the end of the peer.
+    fn has_news(&self) -> bool {
+        let mut fds = [PollFd::new(&*self.fd, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).is_err() || !fds[0].revents().is_empty()
+    }
+
     /// Whether descriptors lie in the queue. What is sent after the check is not seen.
     fn holds_descriptors(&self) -> bool {
-        let mut fds = [PollFd::new(&*self.fd, PollFlags::IN)];
-        if poll(&mut fds, Some(&Timespec::default())).is_ok() && fds[0].revents().is_empty() {
+        if !self.has_news() {
             return false;
         }
         // The end of the peer shows as something to read, too. Reading would take a lock of the

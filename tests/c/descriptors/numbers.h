@@ -192,7 +192,9 @@ static void take_turn(int fd, int is_server)
 static void limited(int fd, int is_server, int n_connections)
 {
 	enum { LIMIT = 256, MOST = 240, TRIPS = 4 };
-	struct rlimit limit = {.rlim_cur = LIMIT, .rlim_max = LIMIT};
+	struct rlimit limit;
+	CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_max > LIMIT);
+	limit.rlim_cur = LIMIT;
 	CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
 	int fds[MOST];
 	for (int i = 0; i < n_connections; i++) {

@@ -18,7 +18,7 @@ pub(crate) unsafe extern "C-unwind" fn accept(
     if fdtable::is_listening(fd)
         && let Some(new) = cancel::without_cancel(|| {
             // SAFETY: arguments passed on, with another descriptor of the same socket.
-            let kernel = |fd| unsafe { next::accept(fd, addr, len) };
+            let kernel = |fd| with_room(|| unsafe { next::accept(fd, addr, len) });
             // SAFETY: the promise of a caller of `accept`.
             unsafe { accept_any(fd, addr, len, 0, kernel) }
         })
@@ -46,7 +46,7 @@ pub(crate) unsafe extern "C-unwind" fn accept4(
         && flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == 0
         && let Some(new) = cancel::without_cancel(|| {
             // SAFETY: arguments passed on, with another descriptor of the same socket.
-            let kernel = |fd| unsafe { next::accept4(fd, addr, len, flags) };
+            let kernel = |fd| with_room(|| unsafe { next::accept4(fd, addr, len, flags) });
             // SAFETY: the promise of a caller of `accept4`.
             unsafe { accept_any(fd, addr, len, flags, kernel) }
         })

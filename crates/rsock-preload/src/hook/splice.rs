@@ -199,13 +199,10 @@ fn send_file(
 ) -> io::Result<usize> {
     with_buffer(len, |buffer| {
         // Sending may sleep, and another thread may close the file's number meanwhile.
-        let kept = if len > buffer.len() - place_in_page(start) {
-            Some(Kept::new(file)?)
-        } else if moves_file {
-            Kept::new(file).ok()
-        } else {
-            None
-        };
+        let room = buffer.len() - place_in_page(start);
+        let kept = if len > room || moves_file { Kept::new(file).ok() } else { None };
+        // Without a number of its own for the file the call uses it once.
+        let len = if kept.is_some() { len } else { len.min(room) };
         let file = kept.as_ref().map_or(file, Kept::fd);
         let n = copy_file(handle, file, start, len, buffer)?;
         if moves_file {

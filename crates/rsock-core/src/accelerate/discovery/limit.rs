@@ -2,23 +2,28 @@
 //!
 //! A search has one or two, and one that no peer answers goes on for as long as its stream rests. A
 //! program may have as many such streams as its limit of descriptors lets it, and needs the numbers
-//! itself. So a small part of the limit is for searches. One more takes the place of the one that
-//! has been there longest, whose stream then stays on TCP, or waits for a later call.
+//! itself. So a small part of the limit is for searches on this host. One more takes the place of
+//! one that has had no answer for long, or waits for a later call.
+//!
+//! A search that loses its place begins again, with a later call of its stream.
 
 use crate::accelerate::discovery::local::Search;
 use crate::interrupt::{self, Section};
+use crate::sys;
 use rustix::process::{Resource, getrlimit};
 use std::collections::VecDeque;
 use std::ptr;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 /// The part of the limit of descriptors that is for searches, and most searches in all.
 const PART: u64 = 16;
 const MOST: usize = 256;
-/// A search that has taken so long gives its place to another. Two ends that search find each other
-/// within a few calls.
+/// A search without an answer for so long gives its place to another. Two ends that search find
+/// each other within a few calls.
 pub(in crate::accelerate) const LONG: Duration = Duration::from_secs(1);
+/// The same for a search that has had an answer, and for which the peer then rests.
+pub(in crate::accelerate) const LONG_ANSWERED: Duration = Duration::from_secs(15);
 
 /// The searches that may have descriptors open.
 static OPEN: Mutex<Places> = Mutex::new(Places(VecDeque::new()));
@@ -33,28 +38,43 @@ struct Place {
     since: Instant,
 }
 
-/// Whether `search`, which has no descriptors and whose lock the caller holds, may open some.
-///
-/// No thread waits here for another one, which a forked child may not have: there the search stays
-/// on TCP.
+/// The places, while no other thread changes them.
+#[derive(Debug)]
+pub(crate) struct LockedPlaces(#[expect(dead_code, reason = "held")] MutexGuard<'static, Places>);
+
+/// To be held while the process forks: the child has places of its own.
+pub(crate) fn lock_for_fork() -> LockedPlaces {
+    LockedPlaces(OPEN.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// The places, unless another thread uses them.
+fn try_places() -> Option<MutexGuard<'static, Places>> {
+    match OPEN.try_lock() {
+        Ok(open) => Some(open),
+        Err(TryLockError::Poisoned(open)) => Some(open.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+/// Whether `search`, which has no descriptors and whose lock the caller holds, may open some. If
+/// not, or not now, it is to be asked again with a later call.
 pub(super) fn may_open(search: &Arc<Mutex<Search>>) -> bool {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / PART;
     let most = usize::try_from(limit).unwrap_or(MOST).min(MOST);
-    OPEN.try_lock().is_ok_and(|mut open| open.take(search, most, Instant::now()))
+    try_places().is_some_and(|mut open| open.take(search, most, Instant::now()))
 }
 
-/// Ends the searches of this process that have descriptors open, except those of threads that take
-/// a step at the moment: the program needs the numbers. Their streams stay on TCP. Returns whether
-/// there were any.
+/// Closes the descriptors of searches on this host, except those of threads that take a step at the
+/// moment: the program needs the numbers. Returns whether there were any.
 pub fn close_searches() -> bool {
     if interrupt::is_in_handler() {
         // To close them frees memory.
         return false;
     }
     let _section = Section::enter();
-    let Ok(mut open) = OPEN.try_lock() else { return false };
+    let Some(mut open) = try_places() else { return false };
     let n = open.0.len();
-    open.0.retain(|place| !place.end());
+    sys::with_spare_descriptors(|| open.0.retain(|place| !place.end(|_| true)));
     open.0.len() != n
 }
 
@@ -66,13 +86,17 @@ impl Places {
         most: usize,
         now: Instant,
     ) -> bool {
+        self.0.retain(|place| !ptr::eq(place.search.as_ptr(), Arc::as_ptr(search)));
         if self.0.len() >= most {
-            self.0.retain(|place| place.is_taken_beside(search));
+            self.0.retain(Place::is_taken);
         }
         if self.0.len() >= most {
-            let is_long = |place: &Place| now.duration_since(place.since) >= LONG;
-            match self.0.iter().position(|place| is_long(place) && place.end()) {
-                Some(longest) => drop(self.0.remove(longest)),
+            let gives_way = |place: &Place| {
+                let age = now.duration_since(place.since);
+                age >= LONG && place.end(|search| search.is_unanswered() || age >= LONG_ANSWERED)
+            };
+            match self.0.iter().position(gives_way) {
+                Some(at) => drop(self.0.remove(at)),
                 None => return false,
             }
         }
@@ -82,25 +106,21 @@ impl Places {
 }
 
 impl Place {
-    /// Whether another search than `search` has this place, and descriptors.
-    fn is_taken_beside(&self, search: &Arc<Mutex<Search>>) -> bool {
-        if ptr::eq(self.search.as_ptr(), Arc::as_ptr(search)) {
-            return false;
-        }
-        self.search.upgrade().is_some_and(|other| {
-            // A thread that takes a step may be about to open some.
-            other.try_lock().map_or(true, |other| other.has_descriptors())
-        })
+    /// Whether the search of this place has descriptors, or may be about to open some.
+    fn is_taken(&self) -> bool {
+        let Some(search) = self.search.upgrade() else { return false };
+        search.try_lock().map_or(true, |search| search.has_descriptors())
     }
 
-    /// Ends the search of this place, if it has descriptors and no thread takes a step.
-    fn end(&self) -> bool {
+    /// Closes the descriptors of the search of this place, if it has some that can be closed,
+    /// `may_end` agrees, and no thread takes a step. It then begins again. Returns whether it did.
+    fn end(&self, may_end: impl FnOnce(&Search) -> bool) -> bool {
         let Some(search) = self.search.upgrade() else { return false };
         let Ok(mut search) = search.try_lock() else { return false };
-        let is_open = search.has_descriptors();
-        if is_open {
-            *search = Search::Ended;
+        let ends = search.has_descriptors() && may_end(&search) && search.can_be_closed();
+        if ends {
+            *search = Search::new();
         }
-        is_open
+        ends
     }
 }

@@ -3,6 +3,7 @@
 use crate::accelerate::discovery::candidate::{Candidate, Step};
 use crate::accelerate::discovery::limit;
 use crate::accelerate::discovery::local::Search;
+use crate::accelerate::discovery::remote;
 use crate::accelerate::four_tuple::FourTuple;
 use crate::accelerate::state::{FLAG_HAS_PATH, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_TX_PLAIN};
 use crate::accelerate::{AcceleratedStream, FallbackReason};
@@ -65,10 +66,6 @@ impl AcceleratedStream {
         if search.is_over() || self.has(FLAG_PINNED) {
             return;
         }
-        if matches!(*search, Search::Ended) {
-            self.end_search(search, FallbackReason::NoPeer);
-            return;
-        }
         if self.is_shared() {
             if calls.is_power_of_two() {
                 self.forget_former_holders(fd);
@@ -77,21 +74,21 @@ impl AcceleratedStream {
                 return;
             }
         }
-        let since = *sys::get_or_make(&self.search_began, sys::now);
-        let give_up = if search.is_remote() { REMOTE_SEARCH_LIMIT } else { SEARCH_LIMIT.1 };
-        if calls >= SEARCH_LIMIT.0 && search.is_unanswered() && since.elapsed() >= give_up {
-            self.end_search(search, FallbackReason::NoPeer);
-            return;
-        }
-        if search.is_idle() && calls >= EAGER_LOOKS && !calls.is_power_of_two() {
-            return;
+        if let Some(since) = self.search_began.get() {
+            let give_up = if search.is_remote() { REMOTE_SEARCH_LIMIT } else { SEARCH_LIMIT.1 };
+            if calls >= SEARCH_LIMIT.0 && search.is_unanswered() && since.elapsed() >= give_up {
+                self.end_search(search, FallbackReason::NoPeer);
+                return;
+            }
+            if search.is_idle() && calls >= EAGER_LOOKS && !calls.is_power_of_two() {
+                return;
+            }
         }
         let tuple = sys::get_or_make(&self.tuple, || {
             FourTuple::of(fd).ok().flatten().filter(|t| t.role().is_some())
         });
         self.open_metrics(fd);
         if search.is_opening() && sys::is_table_half_full(fd) {
-            limit::close_searches();
             self.end_search(search, FallbackReason::Resources);
             return;
         }
@@ -99,9 +96,11 @@ impl AcceleratedStream {
             self.end_search(search, FallbackReason::Remote);
             return;
         };
-        if !search.has_descriptors() && !limit::may_open(&self.search) {
+        let needs_place = search.is_opening() && !search.has_descriptors();
+        if needs_place && !remote::is_for_remote(tuple) && !limit::may_open(&self.search) {
             return;
         }
+        sys::get_or_make(&self.search_began, sys::now);
         let config = Config { iomap_slots: self.iomap_slots, ..Config::default() };
         let candidate = Candidate { socket: fd, tuple, config: &config, side: self.side };
         match search.step(candidate) {

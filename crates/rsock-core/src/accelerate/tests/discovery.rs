@@ -118,28 +118,50 @@ fn ends_that_both_search_find_each_other_within_a_few_calls() {
     });
 }
 
+/// Two ends of a connection, of which the first has `role` and searches.
+fn connect_searching(role: Role) -> (End, End) {
+    let (end, other) = connect_as(role);
+    peek_until(&end, || has_descriptors(&end));
+    (end, other)
+}
+
+fn has_descriptors(end: &End) -> bool {
+    end.stream.search.lock().expect("no panic").has_descriptors()
+}
+
 #[test]
-fn a_search_takes_the_place_of_the_one_that_has_searched_longest() {
+fn a_search_takes_the_place_of_the_one_that_has_had_no_answer_for_longest() {
     watchdog(|| {
-        let [(first, _a), (second, _b), (third, _c)] = [(); 3].map(|()| {
-            let (publisher, other) = connect_as(Role::Publisher);
-            peek_until(&publisher, || is_searching(&publisher));
-            (publisher, other)
-        });
+        let ends = [(); 3].map(|()| connect_searching(Role::Publisher));
+        let [first, second, third] = [0, 1, 2].map(|n| &ends[n].0);
         let (mut places, began) = (limit::Places::default(), sys::now());
-        let soon = began + limit::LONG / 2;
+        let soon = began + Duration::from_millis(500);
         assert!(places.take(&first.stream.search, 2, began));
         assert!(places.take(&second.stream.search, 2, soon));
         assert!(!places.take(&third.stream.search, 2, soon));
-        assert!(places.take(&third.stream.search, 2, began + limit::LONG));
-        peek_until(&first, || first.stream.is_plain());
-        assert_eq!(first.stream.pin_reason(), FallbackReason::NoPeer);
-        for end in [&second, &third] {
-            assert!(end.stream.search.lock().expect("no panic").has_descriptors());
-        }
+        assert!(places.take(&third.stream.search, 2, began + Duration::from_secs(1)));
+        assert_eq!([first, second, third].map(has_descriptors), [false, true, true]);
         // A search that is over needs no place any more.
         second.pin();
-        assert!(places.take(&Arc::new(Mutex::new(Search::new())), 2, soon));
+        assert!(places.take(&first.stream.search, 2, soon));
+        // One that has lost its place begins again.
+        peek_until(first, || has_descriptors(first));
+    });
+}
+
+#[test]
+fn a_search_that_has_had_an_answer_keeps_its_place_for_longer() {
+    watchdog(|| {
+        let (finder, publisher) = connect_searching(Role::Finder);
+        peek_until(&publisher, || has_descriptors(&publisher));
+        peek_until(&finder, || !finder.stream.search.lock().expect("no panic").is_unanswered());
+        let other = connect_searching(Role::Publisher).0;
+        let (mut places, began) = (limit::Places::default(), sys::now());
+        assert!(places.take(&finder.stream.search, 1, began));
+        assert!(!places.take(&other.stream.search, 1, began + Duration::from_secs(2)));
+        assert!(has_descriptors(&finder));
+        assert!(places.take(&other.stream.search, 1, began + Duration::from_secs(15)));
+        assert!(!has_descriptors(&finder));
     });
 }
 

@@ -61,9 +61,6 @@ pub(in crate::accelerate) enum Search {
     /// The search is for a peer on another host. PERF: boxed, as all streams would have room for
     /// it.
     Remote(Box<remote::Search>),
-    /// Another stream, or the program, needed the descriptors. The stream does not know yet that it
-    /// stays on TCP.
-    Ended,
     /// The search is over, with or without a result.
     Over,
 }
@@ -109,7 +106,7 @@ impl Search {
             | Self::Requested { peer, .. } => Some(peer.socket.as_fd().as_raw_fd()),
             Self::Remote(search) => search.fd(),
             // Nothing comes from a publisher that was sent nothing.
-            Self::Idle { .. } | Self::Connected { .. } | Self::Ended | Self::Over => None,
+            Self::Idle { .. } | Self::Connected { .. } | Self::Over => None,
         }
     }
 
@@ -126,13 +123,26 @@ impl Search {
         self.is_idle() || matches!(self, Self::Connected { .. })
     }
 
-    /// Whether descriptors are open.
+    /// Whether descriptors are open for a search on this host.
     pub(in crate::accelerate) fn has_descriptors(&self) -> bool {
         match self {
             Self::Idle { unconnected, .. } => unconnected.is_some(),
-            Self::Remote(search) => search.fd().is_some(),
-            Self::Ended | Self::Over => false,
+            Self::Remote(_) | Self::Over => false,
             _ => true,
+        }
+    }
+
+    /// Whether its descriptors would be closed if it ended now.
+    pub(in crate::accelerate) fn can_be_closed(&self) -> bool {
+        match self {
+            Self::Published(socket) => socket.can_be_closed(),
+            Self::Serving(Exchange { meeting_point, finder, .. }) => {
+                meeting_point.can_be_closed() && finder.socket.can_be_closed()
+            }
+            Self::Connected { peer, .. }
+            | Self::Offered { peer, .. }
+            | Self::Requested { peer, .. } => peer.socket.can_be_closed(),
+            Self::Idle { .. } | Self::Remote(_) | Self::Over => true,
         }
     }
 
@@ -216,7 +226,7 @@ impl Search {
                 complete_link(candidate, peer, offer, pending)
             }
             Self::Requested { peer, link, preparing } => complete(candidate, peer, link, preparing),
-            Self::Remote(_) | Self::Ended | Self::Over => Ok(Next::Stay(self)),
+            Self::Remote(_) | Self::Over => Ok(Next::Stay(self)),
         }
     }
 }
