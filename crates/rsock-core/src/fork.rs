@@ -5,7 +5,8 @@
 //! in the child for ever. These are the locks that a child may need, and why they do not block it:
 //!
 //! * The arena of family memory, the list of streams whose pages are reclaimed, and the places of
-//!   searches: [`prepare`] holds them. The preload library holds its lists of signal actions and of native listeners.
+//!   searches: [`prepare`] holds them. The preload library holds its lists of signal actions and of
+//!   native listeners.
 //! * The list of opened devices: a child uses `try_lock`, and works without the list if that fails.
 //! * Locks in family memory record the id of their owner. A child waits for an owner that it does
 //!   not have, because that owner keeps running in the parent.
@@ -19,18 +20,21 @@
 //! * The receivers of datagram queues: `try_lock` only. Datagram sockets go back to UDP before a
 //!   fork.
 
-use crate::accelerate::limit;
 use crate::{fork_gate, page_reclaim};
 use rsock_verbs::family;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::{mem, ptr};
+
+/// Held by a thread that uses the places of searches.
+pub(crate) static SEARCH_PLACES: Mutex<()> = Mutex::new(());
 
 /// The locks, held from before a fork until after it, in both processes.
 #[must_use]
 #[derive(Debug)]
 pub struct ForkGuard {
     _gate: fork_gate::Held,
-    _searches: limit::LockedPlaces,
+    _searches: MutexGuard<'static, ()>,
     _streams: page_reclaim::LockedStreams,
     _memory: family::ForkHold,
 }
@@ -44,7 +48,7 @@ pub fn prepare() -> ForkGuard {
 fn lock(hold_memory: fn() -> family::ForkHold) -> ForkGuard {
     // In the order in which they are taken elsewhere: a thread that has locked a list may allocate
     // memory, and one that has locked the places may end a stream that was being prepared.
-    let _searches = limit::lock_for_fork();
+    let _searches = SEARCH_PLACES.lock().unwrap_or_else(PoisonError::into_inner);
     let _streams = page_reclaim::lock_for_fork();
     let _memory = hold_memory();
     ForkGuard { _gate: fork_gate::hold(), _searches, _streams, _memory }

@@ -78,7 +78,6 @@ pub use crate::metrics::FallbackReason;
 pub use crate::page_reclaim::rest::Rest;
 pub use async_wait::Mark;
 pub use channels::{Channel, Channels};
-pub(crate) use discovery::limit;
 pub use discovery::limit::close_searches;
 pub use epoll_watch::{EpollState, RemoteWatch, RingWatch, WatchId, on_path_found, spin_until};
 pub use halt::Halt;

@@ -8,12 +8,13 @@
 //! A search that loses its place begins again, with a later call of its stream.
 
 use crate::accelerate::discovery::local::Search;
+use crate::fork;
 use crate::interrupt::{self, Section};
 use crate::sys;
 use rustix::process::{Resource, getrlimit};
 use std::collections::VecDeque;
 use std::ptr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 /// The part of the limit of descriptors that is for searches, and most searches in all.
@@ -38,20 +39,16 @@ struct Place {
     since: Instant,
 }
 
-/// The places, while no other thread changes them.
-#[derive(Debug)]
-pub(crate) struct LockedPlaces(#[expect(dead_code, reason = "held")] MutexGuard<'static, Places>);
-
-/// To be held while the process forks: the child has places of its own.
-pub(crate) fn lock_for_fork() -> LockedPlaces {
-    LockedPlaces(OPEN.lock().unwrap_or_else(PoisonError::into_inner))
+/// Calls `f` with the places, unless another thread uses them or forks.
+fn with_places<T>(f: impl FnOnce(&mut Places) -> T) -> Option<T> {
+    let _lock = try_lock(&fork::SEARCH_PLACES)?;
+    try_lock(&OPEN).map(|mut open| f(&mut open))
 }
 
-/// The places, unless another thread uses them.
-fn try_places() -> Option<MutexGuard<'static, Places>> {
-    match OPEN.try_lock() {
-        Ok(open) => Some(open),
-        Err(TryLockError::Poisoned(open)) => Some(open.into_inner()),
+fn try_lock<T>(lock: &'static Mutex<T>) -> Option<MutexGuard<'static, T>> {
+    match lock.try_lock() {
+        Ok(locked) => Some(locked),
+        Err(TryLockError::Poisoned(locked)) => Some(locked.into_inner()),
         Err(TryLockError::WouldBlock) => None,
     }
 }
@@ -61,7 +58,7 @@ fn try_places() -> Option<MutexGuard<'static, Places>> {
 pub(super) fn may_open(search: &Arc<Mutex<Search>>) -> bool {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / PART;
     let most = usize::try_from(limit).unwrap_or(MOST).min(MOST);
-    try_places().is_some_and(|mut open| open.take(search, most, Instant::now()))
+    with_places(|open| open.take(search, most, Instant::now())).unwrap_or(false)
 }
 
 /// Closes the descriptors of searches on this host, except those of threads that take a step at the
@@ -72,10 +69,12 @@ pub fn close_searches() -> bool {
         return false;
     }
     let _section = Section::enter();
-    let Some(mut open) = try_places() else { return false };
-    let n = open.0.len();
-    sys::with_spare_descriptors(|| open.0.retain(|place| !place.end(|_| true)));
-    open.0.len() != n
+    let close = |open: &mut Places| {
+        let n = open.0.len();
+        sys::with_spare_descriptors(|| open.0.retain(|place| !place.end(|_| true)));
+        open.0.len() != n
+    };
+    with_places(close).unwrap_or(false)
 }
 
 impl Places {

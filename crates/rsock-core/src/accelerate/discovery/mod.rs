@@ -2,7 +2,7 @@
 //! and connect a faster path beside it.
 
 mod candidate;
-pub(crate) mod limit;
+pub(super) mod limit;
 pub(super) mod local;
 pub(super) mod remote;
 pub(super) mod schedule;
