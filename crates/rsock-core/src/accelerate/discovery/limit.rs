@@ -17,8 +17,9 @@ use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
-/// The part of the limit of descriptors that is for searches, and most searches in all.
+/// The part of the limit of descriptors that is for searches, and the least and the most of them.
 const PART: u64 = 16;
+const LEAST: usize = 4;
 const MOST: usize = 256;
 /// A search without an answer for so long gives its place to another. Two ends that search find
 /// each other within a few calls.
@@ -57,7 +58,7 @@ fn try_lock<T>(lock: &'static Mutex<T>) -> Option<MutexGuard<'static, T>> {
 /// not, or not now, it is to be asked again with a later call.
 pub(super) fn may_open(search: &Arc<Mutex<Search>>) -> bool {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / PART;
-    let most = usize::try_from(limit).unwrap_or(MOST).min(MOST);
+    let most = usize::try_from(limit).unwrap_or(MOST).clamp(LEAST, MOST);
     with_places(|open| open.take(search, most, Instant::now())).unwrap_or(false)
 }
 
@@ -71,6 +72,9 @@ pub fn close_searches() -> bool {
     let _section = Section::enter();
     let close = |open: &mut Places| {
         let n = open.0.len();
+        if n == 0 {
+            return false;
+        }
         sys::with_spare_descriptors(|| open.0.retain(|place| !place.end(|_| true)));
         open.0.len() != n
     };
