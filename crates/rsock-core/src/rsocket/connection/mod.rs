@@ -28,6 +28,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use wait::would_block;
 
 /// How many buffers one call into the engine takes.
 const PIECES: usize = 16;
@@ -96,6 +97,7 @@ where
         let mut rest = Rest::new(bufs);
         let total = rest.len;
         self.send_iomaps(policy, watch)?;
+        let mut n_tries = 0;
         while rest.len != 0 {
             let mark = self.stream.mark();
             let mut pieces = [IoSlice::new(&[]); PIECES];
@@ -104,11 +106,14 @@ where
                 Ok(n) => {
                     self.stat.add_bytes(Direction::Send, self.path, n as u64);
                     rest.advance(n);
+                    n_tries = 0;
                     continue;
                 }
+                Err(SendError::WouldBlock) if policy.ends_after(n_tries) => would_block(),
                 Err(SendError::WouldBlock) => self.wait(Interest::Write, mark, policy, watch),
                 Err(e) => Err(send_error(e)),
             };
+            n_tries += 1;
             match end {
                 Ok(()) => {}
                 Err(_) if rest.len < total => break,
@@ -134,7 +139,7 @@ where
         let wants_all = flags.contains(RecvFlags::WAITALL) && !is_peek;
         let watch = Watch::begin();
         let mut rest = bufs;
-        let mut total = 0;
+        let (mut total, mut n_tries) = (0, 0);
         loop {
             let mark = self.stream.mark();
             let received = self.stream.try_recv(rest, ReadMode::of(is_peek));
@@ -153,6 +158,7 @@ where
                     if len(rest) == 0 {
                         return Ok(total);
                     }
+                    n_tries = 0;
                     continue;
                 }
                 Err(RecvError::WouldBlock) => {}
@@ -160,7 +166,12 @@ where
                 Err(RecvError::Fault) => return Err(io::Error::from_raw_os_error(libc::EFAULT)),
                 Err(RecvError::Failed(errno)) => return Err(io::Error::from_raw_os_error(errno)),
             }
-            if let Err(e) = self.wait(Interest::Read, mark, policy, watch) {
+            let waited = match policy.ends_after(n_tries) {
+                true => would_block(),
+                false => self.wait(Interest::Read, mark, policy, watch),
+            };
+            n_tries += 1;
+            if let Err(e) = waited {
                 return if total > 0 { Ok(total) } else { Err(e) };
             }
         }
@@ -168,10 +179,13 @@ where
 
     /// Sends iomap entries that are still to be announced, ahead of later bytes.
     fn send_iomaps(&self, policy: WaitPolicy, watch: Watch) -> io::Result<()> {
+        let mut n_tries = 0;
         while self.stream.owes_iomaps() {
             let mark = self.stream.mark();
+            n_tries += 1;
             match self.stream.flush_iomaps() {
                 Ok(()) => {}
+                Err(SendError::WouldBlock) if policy.ends_after(n_tries) => would_block()?,
                 Err(SendError::WouldBlock) => self.wait(Interest::Write, mark, policy, watch)?,
                 Err(e) => return Err(send_error(e)),
             }

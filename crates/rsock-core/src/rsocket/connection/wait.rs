@@ -14,6 +14,10 @@ use std::time::{Duration, Instant};
 /// How long a thread is parked before it also watches for a hang-up, which takes `ppoll`.
 const PARK: Duration = Duration::from_millis(10);
 
+/// A call that may not wait tries again so often in a row, where something has happened that was of
+/// no use to it. Such things may happen without end, and the caller's event loop has to run.
+const MOST_TRIES: u32 = 16;
+
 /// How long a call may wait.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::rsocket) enum WaitPolicy {
@@ -29,6 +33,11 @@ impl WaitPolicy {
     /// For a call that starts now and waits for `limit` at most.
     pub(in crate::rsocket) fn within(limit: Option<Duration>) -> Self {
         Self::Until(limit.and_then(|limit| sys::now().checked_add(limit)))
+    }
+
+    /// Whether a call ends that has tried so often in a row.
+    pub(super) fn ends_after(self, n_tries: u32) -> bool {
+        !matches!(self, Self::Until(_)) && n_tries >= MOST_TRIES
     }
 }
 
@@ -132,7 +141,7 @@ where
     }
 }
 
-fn would_block() -> io::Result<()> {
+pub(super) fn would_block() -> io::Result<()> {
     Err(io::Error::from_raw_os_error(libc::EAGAIN))
 }
 
