@@ -23,9 +23,9 @@ const LEAST: usize = 4;
 const MOST: usize = 256;
 /// A search without an answer for so long gives its place to another. Two ends that search find
 /// each other within a few calls.
-pub(in crate::accelerate) const LONG: Duration = Duration::from_secs(1);
+const LONG: Duration = Duration::from_secs(1);
 /// The same for a search that has had an answer, and for which the peer then rests.
-pub(in crate::accelerate) const LONG_ANSWERED: Duration = Duration::from_secs(15);
+const LONG_ANSWERED: Duration = Duration::from_secs(15);
 
 /// The searches that may have descriptors open.
 static OPEN: Mutex<Places> = Mutex::new(Places(VecDeque::new()));

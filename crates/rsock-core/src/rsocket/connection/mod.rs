@@ -13,7 +13,6 @@ use crate::engine::{
     CallerMemory, Interest, IomapError, QpStream, ReadMode, Ready, RecvError, RemoteAccess,
     SendError, ThreadBell,
 };
-use crate::interrupt::Watch;
 use crate::iov::Rest;
 use crate::metrics::{self, Direction, StreamSlot};
 use crate::sys;
@@ -28,7 +27,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use wait::would_block;
+use wait::Waits;
 
 /// How many buffers one call into the engine takes.
 const PIECES: usize = 16;
@@ -93,11 +92,10 @@ where
     /// `EAGAIN`, `EINTR`, `ECONNRESET`, or the error that broke the connection, if nothing was
     /// sent.
     pub(super) fn send(&self, bufs: &[IoSlice<'_>], policy: WaitPolicy) -> io::Result<usize> {
-        let watch = Watch::begin();
+        let mut waits = Waits::begin(policy);
         let mut rest = Rest::new(bufs);
         let total = rest.len;
-        self.send_iomaps(policy, watch)?;
-        let mut n_tries = 0;
+        self.send_iomaps(&mut waits)?;
         while rest.len != 0 {
             let mark = self.stream.mark();
             let mut pieces = [IoSlice::new(&[]); PIECES];
@@ -106,14 +104,12 @@ where
                 Ok(n) => {
                     self.stat.add_bytes(Direction::Send, self.path, n as u64);
                     rest.advance(n);
-                    n_tries = 0;
+                    waits.note_progress();
                     continue;
                 }
-                Err(SendError::WouldBlock) if policy.ends_after(n_tries) => would_block(),
-                Err(SendError::WouldBlock) => self.wait(Interest::Write, mark, policy, watch),
+                Err(SendError::WouldBlock) => self.wait(Interest::Write, mark, &mut waits),
                 Err(e) => Err(send_error(e)),
             };
-            n_tries += 1;
             match end {
                 Ok(()) => {}
                 Err(_) if rest.len < total => break,
@@ -137,9 +133,9 @@ where
         let is_peek = flags.contains(RecvFlags::PEEK);
         // Peeking never waits for more than the first byte.
         let wants_all = flags.contains(RecvFlags::WAITALL) && !is_peek;
-        let watch = Watch::begin();
+        let mut waits = Waits::begin(policy);
         let mut rest = bufs;
-        let (mut total, mut n_tries) = (0, 0);
+        let mut total = 0;
         loop {
             let mark = self.stream.mark();
             let received = self.stream.try_recv(rest, ReadMode::of(is_peek));
@@ -158,7 +154,7 @@ where
                     if len(rest) == 0 {
                         return Ok(total);
                     }
-                    n_tries = 0;
+                    waits.note_progress();
                     continue;
                 }
                 Err(RecvError::WouldBlock) => {}
@@ -166,27 +162,19 @@ where
                 Err(RecvError::Fault) => return Err(io::Error::from_raw_os_error(libc::EFAULT)),
                 Err(RecvError::Failed(errno)) => return Err(io::Error::from_raw_os_error(errno)),
             }
-            let waited = match policy.ends_after(n_tries) {
-                true => would_block(),
-                false => self.wait(Interest::Read, mark, policy, watch),
-            };
-            n_tries += 1;
-            if let Err(e) = waited {
+            if let Err(e) = self.wait(Interest::Read, mark, &mut waits) {
                 return if total > 0 { Ok(total) } else { Err(e) };
             }
         }
     }
 
     /// Sends iomap entries that are still to be announced, ahead of later bytes.
-    fn send_iomaps(&self, policy: WaitPolicy, watch: Watch) -> io::Result<()> {
-        let mut n_tries = 0;
+    fn send_iomaps(&self, waits: &mut Waits) -> io::Result<()> {
         while self.stream.owes_iomaps() {
             let mark = self.stream.mark();
-            n_tries += 1;
             match self.stream.flush_iomaps() {
                 Ok(()) => {}
-                Err(SendError::WouldBlock) if policy.ends_after(n_tries) => would_block()?,
-                Err(SendError::WouldBlock) => self.wait(Interest::Write, mark, policy, watch)?,
+                Err(SendError::WouldBlock) => self.wait(Interest::Write, mark, waits)?,
                 Err(e) => return Err(send_error(e)),
             }
         }
@@ -231,8 +219,8 @@ where
         offset: u64,
         policy: WaitPolicy,
     ) -> io::Result<usize> {
-        let watch = Watch::begin();
-        self.send_iomaps(policy, watch)?;
+        let mut waits = Waits::begin(policy);
+        self.send_iomaps(&mut waits)?;
         let mut done = 0;
         while done < bytes.len() {
             let mark = self.stream.mark();
@@ -242,9 +230,10 @@ where
                 Ok(n) => {
                     self.stat.add_bytes(Direction::Send, self.path, n as u64);
                     done += n;
+                    waits.note_progress();
                     continue;
                 }
-                Err(SendError::WouldBlock) => self.wait(Interest::Write, mark, policy, watch),
+                Err(SendError::WouldBlock) => self.wait(Interest::Write, mark, &mut waits),
                 Err(e) => Err(send_error(e)),
             };
             match end {

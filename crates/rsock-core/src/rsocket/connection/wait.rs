@@ -34,10 +34,26 @@ impl WaitPolicy {
     pub(in crate::rsocket) fn within(limit: Option<Duration>) -> Self {
         Self::Until(limit.and_then(|limit| sys::now().checked_add(limit)))
     }
+}
 
-    /// Whether a call ends that has tried so often in a row.
-    pub(super) fn ends_after(self, n_tries: u32) -> bool {
-        !matches!(self, Self::Until(_)) && n_tries >= MOST_TRIES
+/// How a call waits, and what its waits have been.
+#[derive(Debug)]
+pub(super) struct Waits {
+    policy: WaitPolicy,
+    watch: Watch,
+    /// How often in a row a call that may not wait has been told to try again.
+    n_tries: u32,
+}
+
+impl Waits {
+    /// Of a call that begins now.
+    pub(super) fn begin(policy: WaitPolicy) -> Self {
+        Self { policy, watch: Watch::begin(), n_tries: 0 }
+    }
+
+    /// The call has transferred something.
+    pub(super) fn note_progress(&mut self) {
+        self.n_tries = 0;
     }
 }
 
@@ -46,19 +62,16 @@ where
     M::Backend: ThreadBell,
 {
     /// Waits until the stream has changed since `mark`.
-    pub(super) fn wait(
-        &self,
-        interest: Interest,
-        mark: u32,
-        policy: WaitPolicy,
-        watch: Watch,
-    ) -> io::Result<()> {
+    pub(super) fn wait(&self, interest: Interest, mark: u32, waits: &mut Waits) -> io::Result<()> {
+        let Waits { policy, watch, .. } = *waits;
         let WaitPolicy::Until(deadline) = policy else {
             if matches!(policy, WaitPolicy::Nonblocking) && self.is_check_due() {
                 self.check_hang_up();
                 let _ = self.stream.keep_alive();
             }
-            return if self.stream.has_changed(mark) { Ok(()) } else { would_block() };
+            waits.n_tries += 1;
+            let tries_again = waits.n_tries <= MOST_TRIES && self.stream.has_changed(mark);
+            return if tries_again { Ok(()) } else { would_block() };
         };
         let direction = match interest {
             Interest::Read => Direction::Recv,
@@ -129,11 +142,12 @@ where
     pub(super) fn drain(&self, limit: Duration) {
         let deadline = sys::now().checked_add(limit);
         while !self.is_gone.load(Ordering::Acquire) {
-            let (watch, mark) = (Watch::begin(), self.stream.mark());
+            let mut waits = Waits::begin(WaitPolicy::Until(deadline));
+            let mark = self.stream.mark();
             if self.stream.is_drained() {
                 break;
             }
-            match self.wait(Interest::Write, mark, WaitPolicy::Until(deadline), watch) {
+            match self.wait(Interest::Write, mark, &mut waits) {
                 Err(e) if e.kind() != io::ErrorKind::Interrupted => break,
                 _ => {}
             }
@@ -141,7 +155,7 @@ where
     }
 }
 
-pub(super) fn would_block() -> io::Result<()> {
+fn would_block() -> io::Result<()> {
     Err(io::Error::from_raw_os_error(libc::EAGAIN))
 }
 
