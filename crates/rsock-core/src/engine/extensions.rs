@@ -5,7 +5,7 @@ use crate::engine::resources::PLAIN;
 use crate::interrupt::Section;
 use rsock_proto::switch::ReceivedMessages;
 use rsock_proto::{Ext, UP_BITS, UP_MASK};
-use rsock_verbs::{Backend, CompletionQueue, SendFlags};
+use rsock_verbs::{Backend, SendFlags};
 
 impl<B: Backend> QpStream<B> {
     /// Whether both ends know the extension messages.
@@ -49,12 +49,8 @@ impl<B: Backend> QpStream<B> {
     /// unless another thread does so now.
     #[must_use]
     pub fn poll_messages(&self) -> ReceivedMessages {
-        if self.resources.cq.is_ready() {
-            let _section = Section::enter();
-            if let Some(mut recv) = self.ring.shared.recv.0.try_lock() {
-                self.pump(&mut recv);
-            }
-        }
+        let _section = Section::enter();
+        self.pump_if_free();
         self.messages()
     }
 

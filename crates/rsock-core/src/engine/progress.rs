@@ -53,6 +53,15 @@ impl<B: Backend> QpStream<B> {
         }
     }
 
+    /// As [`Self::pump`], where there may be completions and no other thread takes them.
+    pub(super) fn pump_if_free(&self) {
+        if self.resources.cq.is_ready()
+            && let Some(mut recv) = self.ring.shared.recv.0.try_lock()
+        {
+            self.pump(&mut recv);
+        }
+    }
+
     #[inline(never)]
     fn take_rest(&self, recv: &mut RecvState, taken: &mut Taken) {
         let mut batch = [Completion::BLANK; BATCH];

@@ -118,9 +118,7 @@ impl<B: Backend> QpStream<B> {
         if !B::SENDS_WAIT || !self.resources.qp.is_full() {
             return false;
         }
-        if let Some(mut recv) = self.ring.shared.recv.0.try_lock() {
-            self.pump(&mut recv);
-        }
+        self.pump_if_free();
         self.resources.qp.is_full()
     }
 

@@ -15,8 +15,8 @@ use rsock_proto::{
     iomap_table_offset,
 };
 use rsock_verbs::{
-    Access, Backend, CompletionQueue, Error, MemoryRegion, PostError, ProtectionDomain, QueuePair,
-    SendFlags, SendOp, WrId,
+    Access, Backend, Error, MemoryRegion, PostError, ProtectionDomain, QueuePair, SendFlags,
+    SendOp, WrId,
 };
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -265,6 +265,12 @@ impl<B: Backend> QpStream<B> {
         }
         exposed.unsent.drain(..sent);
         self.iomaps.has_unsent.store(!exposed.unsent.is_empty(), Ordering::Release);
+        drop(exposed);
+        if result == Err(SendError::WouldBlock) {
+            // As after a message that finds the queue full.
+            self.pump_if_free();
+            self.check_send()?;
+        }
         result
     }
 
@@ -279,11 +285,7 @@ impl<B: Backend> QpStream<B> {
         let _section = Section::enter();
         self.check_send()?;
         // The peer may have withdrawn memory meanwhile.
-        if self.resources.cq.is_ready()
-            && let Some(mut recv) = self.ring.shared.recv.0.try_lock()
-        {
-            self.pump(&mut recv);
-        }
+        self.pump_if_free();
         // Where sends wait for the device, the bytes are copied first, as those of messages are.
         let most = if B::SENDS_WAIT { PIECE.min(self.config.max_message) } else { PIECE };
         let mut done = 0;

@@ -6,7 +6,7 @@ use crate::engine::shared::{FLAG_SEND_CLOSED, SendState};
 use crate::interrupt::Section;
 use crate::iov::Rest;
 use rsock_proto::{DataWrite, EMPTY_SLOT, RemoteSge, SendBlocked, TABLE_ENTRY, TransferSize};
-use rsock_verbs::{Backend, CompletionQueue, MemoryRegion, PostError, QueuePair};
+use rsock_verbs::{Backend, MemoryRegion, PostError, QueuePair};
 use std::io::IoSlice;
 use std::sync::atomic::{Ordering, fence};
 
@@ -142,7 +142,12 @@ impl<B: Backend> QpStream<B> {
                 send.half.commit(write);
                 Ok(())
             }
-            Err(PostError::QueueFull) => Err(FULL),
+            Err(PostError::QueueFull) => {
+                // A queue that has failed fills up with flushed requests. Its completions tell, and
+                // a sender that has credit has no other reason to take them.
+                self.pump_if_free();
+                Err(FULL)
+            }
             Err(PostError::Fault) => Err(SendError::Fault),
             // The queue pair has failed, as it does when the peer destroys its own. A local cause
             // has been recorded already by the thread that polled its completion.
@@ -214,11 +219,7 @@ impl<B: Backend> QpStream<B> {
         if self.take_credits(send) {
             return true;
         }
-        if self.resources.cq.is_ready()
-            && let Some(mut recv) = self.ring.shared.recv.0.try_lock()
-        {
-            self.pump(&mut recv);
-        }
+        self.pump_if_free();
         self.take_credits(send)
     }
 }

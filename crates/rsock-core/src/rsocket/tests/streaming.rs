@@ -226,6 +226,16 @@ fn a_blocked_writer_learns_that_its_peer_closed() {
     });
 }
 
+#[test]
+fn a_writer_with_room_left_learns_that_its_peer_closed() {
+    let _watchdog = watchdog();
+    let (client, server) = pair();
+    drop(server);
+    // Fewer than the peer had room for, so that none of them waits for room.
+    let end = (0..20).find_map(|_| send(&client, b"x").err());
+    assert_eq!(end.and_then(|e| e.raw_os_error()), Some(libc::ECONNRESET));
+}
+
 /// A client process that dies by SIGKILL, reading or writing or neither.
 #[test]
 fn a_killed_peer_ends_the_stream_after_its_last_bytes() {
