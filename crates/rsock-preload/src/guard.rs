@@ -11,11 +11,12 @@ use crate::cancel_state::SavedCancelState;
 use crate::errno;
 use libc::c_int;
 use rsock_core::interrupt;
+use rsock_verbs::mutex::try_lock;
 use rsock_verbs::per_thread::ZeroInThread;
 use std::cell::Cell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 rsock_verbs::per_thread! {
     /// Of the calling thread; usable at any moment of its life.
@@ -130,15 +131,6 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         let _errno = errno::Kept::now();
         mutex.lock().unwrap_or_else(PoisonError::into_inner)
     })
-}
-
-/// As [`lock`], unless another thread holds the lock.
-pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    match mutex.try_lock() {
-        Ok(locked) => Some(locked),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
-    }
 }
 
 /// Suspends the mark while a signal handler of the program runs on top of the core.

@@ -11,6 +11,7 @@ mod error;
 pub mod family;
 pub mod fault;
 mod high_fd;
+pub mod mutex;
 pub mod own_fd;
 pub mod per_thread;
 pub mod raw;

@@ -3,12 +3,13 @@
 
 use crate::error::Error;
 use rsock_verbs::family::{ProcessId, process};
+use rsock_verbs::mutex::try_lock;
 use rsock_verbs::rdma::{GidEntry, RdmaContext, WeakRdmaContext};
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A forked child opens its own, and leaves its parent's alone.
 static OPEN: Mutex<Devices> = Mutex::new(Vec::new());
@@ -25,11 +26,7 @@ fn list(here: ProcessId) -> Option<MutexGuard<'static, Devices>> {
     if first.is_ok() || first == Err(here.0) {
         return Some(OPEN.lock().unwrap_or_else(PoisonError::into_inner));
     }
-    let list = match OPEN.try_lock() {
-        Ok(list) => list,
-        Err(TryLockError::Poisoned(list)) => list.into_inner(),
-        Err(TryLockError::WouldBlock) => return None,
-    };
+    let list = try_lock(&OPEN)?;
     USER.store(here.0, Ordering::Relaxed);
     Some(list)
 }

@@ -10,9 +10,10 @@ use super::{REGISTRY, Reclaimable, n_used, total};
 use crate::interrupt::{self, Section};
 use crate::sys;
 use rsock_verbs::family;
+use rsock_verbs::mutex::try_lock;
 use std::io;
+use std::sync::Weak;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{TryLockError, Weak};
 use std::time::Duration;
 
 /// Bytes of all rings above which they are watched.
@@ -140,12 +141,8 @@ impl Watcher {
         let _section = Section::enter();
         let Some(renewed) = Claim::now().replace(self.claim) else { return false };
         self.claim = renewed;
-        let registry = match REGISTRY.try_lock() {
-            Ok(registry) => registry,
-            Err(TryLockError::Poisoned(registry)) => registry.into_inner(),
-            // A thread that holds the lock reclaims pages itself.
-            Err(TryLockError::WouldBlock) => return true,
-        };
+        // A thread that holds the lock reclaims pages itself.
+        let Some(registry) = try_lock(&REGISTRY) else { return true };
         // A forked child leaves the streams that it has inherited to its parent.
         if registry.owner == family::process().0 {
             self.examine(&registry.streams);

@@ -50,6 +50,7 @@ use members::Members;
 use reported::Reported;
 use rsock_core::accelerate::{WatchId, on_path_found};
 use rsock_core::interrupt::Section;
+use rsock_verbs::mutex::try_lock;
 use rustix::fd::RawFd;
 use std::collections::{HashMap, VecDeque};
 use std::ptr;
@@ -326,7 +327,7 @@ impl EventSet {
 
     /// As [`Self::lock`], unless another thread has the lock.
     fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
-        guard::try_lock(&self.state)
+        try_lock(&self.state)
     }
 
     /// Whether the library watches a member.

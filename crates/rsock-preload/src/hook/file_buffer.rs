@@ -1,6 +1,6 @@
 //! Buffers for a file's bytes on their way to a stream.
 
-use crate::guard;
+use rsock_verbs::mutex::try_lock;
 use std::sync::Mutex;
 
 /// Room on the stack. A thread's stack may be small.
@@ -24,7 +24,7 @@ static SHARED: Mutex<Buffer<LARGE>> = Mutex::new(Buffer([0; LARGE]));
 /// Calls `f` with a buffer through which `len` bytes are to go, in several parts if it is smaller.
 /// The buffer begins with a page.
 pub(super) fn with_buffer<T>(len: usize, f: impl FnOnce(&mut [u8]) -> T) -> T {
-    match (len > SMALL).then(|| guard::try_lock(&SHARED)).flatten() {
+    match (len > SMALL).then(|| try_lock(&SHARED)).flatten() {
         Some(mut shared) => f(&mut shared.0),
         None => f(&mut Buffer([0; SMALL]).0),
     }

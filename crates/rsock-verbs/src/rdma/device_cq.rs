@@ -15,6 +15,7 @@ use super::{RdmaBell, RdmaContext};
 use crate::device::Parked;
 use crate::error::Error;
 use crate::high_fd::verb;
+use crate::mutex::try_lock;
 use crate::own_fd;
 use crate::types::{QpNum, WrId};
 use crate::wc::{Completion, WcOp, WcStatus};
@@ -27,7 +28,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 /// A completion queue of the device's.
@@ -212,11 +213,7 @@ impl DeviceCq {
     /// Takes what the device has, even if there is something in the stash: for callers that need to
     /// know what has been sent. Another thread that polls does the same.
     pub(super) fn gather(&self) {
-        let mut stash = match self.stash.try_lock() {
-            Ok(stash) => stash,
-            Err(TryLockError::Poisoned(e)) => e.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
-        };
+        let Some(mut stash) = try_lock(&self.stash) else { return };
         let swallowed = self.take(MOST_GATHERED, |wc| stash.push_back(wc));
         self.n_stashed.store(stash.len(), Ordering::Relaxed);
         drop(stash);
@@ -303,12 +300,8 @@ impl DeviceCq {
         if self.n_stashed.load(Ordering::Relaxed) != 0 {
             return true;
         }
-        match self.stash.try_lock() {
-            Ok(mut stash) => self.fill_stash(&mut stash),
-            Err(TryLockError::Poisoned(e)) => self.fill_stash(&mut e.into_inner()),
-            // Another thread is polling.
-            Err(TryLockError::WouldBlock) => false,
-        }
+        // False if another thread is polling.
+        try_lock(&self.stash).is_some_and(|mut stash| self.fill_stash(&mut stash))
     }
 
     pub(super) fn arm(&self, bell: &RdmaBell) -> bool {

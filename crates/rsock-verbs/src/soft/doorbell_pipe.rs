@@ -16,6 +16,7 @@
 
 use crate::cred::PeerCred;
 use crate::high_fd::HighFd;
+use crate::mutex::try_lock;
 use crate::own_fd;
 use crate::raw;
 use crate::untrusted;
@@ -28,8 +29,8 @@ use std::ffi::CStr;
 use std::io::Write;
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, TryLockError};
 
 /// Where another process finds a pipe: the number of a descriptor in its owner's process, and the
 /// pipe's inode number, by which a number that means another file by now is known.
@@ -275,21 +276,13 @@ impl PeerPipes {
         if untrusted::is_restricted() {
             return false;
         }
-        let Some(mut opened) = self.try_lock() else { return false };
+        let Some(mut opened) = try_lock(&self.opened) else { return false };
         let Some(known) = opened.known(name, || open_of_peer(self.owner, name)) else {
             return false;
         };
         known.pipe.take_if(|pipe| !pipe.is_still_there());
         // False if the pipe is full.
         known.pipe.as_ref().is_some_and(|pipe| rustix::io::write(pipe, &[1]) == Ok(1))
-    }
-
-    fn try_lock(&self) -> Option<MutexGuard<'_, Opened>> {
-        match self.opened.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(guard)) => Some(guard.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
     }
 }
 

@@ -11,10 +11,11 @@ use crate::accelerate::discovery::local::Search;
 use crate::fork;
 use crate::interrupt::{self, Section};
 use crate::sys;
+use rsock_verbs::mutex::try_lock;
 use rustix::process::{Resource, getrlimit};
 use std::collections::VecDeque;
 use std::ptr;
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 /// The part of the limit of descriptors that is for searches, and the least and the most of them.
@@ -44,14 +45,6 @@ struct Place {
 fn with_places<T>(f: impl FnOnce(&mut Places) -> T) -> Option<T> {
     let _lock = try_lock(&fork::SEARCH_PLACES)?;
     try_lock(&OPEN).map(|mut open| f(&mut open))
-}
-
-fn try_lock<T>(lock: &'static Mutex<T>) -> Option<MutexGuard<'static, T>> {
-    match lock.try_lock() {
-        Ok(locked) => Some(locked),
-        Err(TryLockError::Poisoned(locked)) => Some(locked.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
-    }
 }
 
 /// Whether `search`, which has no descriptors and whose lock the caller holds, may open some. If

@@ -27,12 +27,13 @@ use super::segment::Mapping;
 use crate::cred::PeerCred;
 use crate::datagram::Sender;
 use crate::error::Error;
+use crate::mutex::try_lock;
 use crate::untrusted::PeerSocket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// Number of the next link.
 static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -268,11 +269,7 @@ impl Link {
         if self.node.is_current() {
             return Some(self.state());
         }
-        match self.state.try_lock() {
-            Ok(state) => Some(state),
-            Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        try_lock(&self.state)
     }
 
     /// The link's protection domain, made by `make` if there is none.
