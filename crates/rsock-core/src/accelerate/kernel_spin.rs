@@ -13,7 +13,7 @@ use crate::accelerate::four_tuple::FourTuple;
 use crate::accelerate::tcp_socket::is_nonblocking;
 use crate::config::environment;
 use crate::engine::cpu_contention::{CPU_CONTENTION, CpuContention};
-use crate::engine::{SWITCHES, longest_spin, offer_cpu};
+use crate::engine::{longest_spin, offer_cpu};
 use crate::interrupt::{self, Restart, Watch};
 use crate::sys;
 use rustix::fd::BorrowedFd;
@@ -235,7 +235,7 @@ impl KernelSpin {
                 break answer;
             }
             // Another thread that wants this CPU may be the peer, which has answered then.
-            let is_wanted = offer_cpu(Some(contention)) >= SWITCHES;
+            let is_wanted = offer_cpu(Some(contention));
             let elapsed = Duration::from_nanos(sys::nanos().wrapping_sub(began));
             is_last = is_wanted || elapsed >= longest;
         };

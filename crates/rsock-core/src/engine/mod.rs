@@ -41,11 +41,11 @@ pub use recv::{ReadMode, RecvError};
 pub use remote_memory::{CallerMemory, IomapError, RemoteAccess};
 pub use send::SendError;
 pub use setup::Preparing;
+pub(crate) use wait::offer_cpu;
 pub use wait::{
     Interest, ThreadBell, Wake, cpu_contention, longest_spin, poll_entries, spin_briefly_on,
     spin_on, spin_on_peers,
 };
-pub(crate) use wait::{SWITCHES, offer_cpu};
 
 use buffers::adaptive::AdaptiveBuffer;
 use buffers::ring::Ring;

@@ -7,7 +7,7 @@ pub(super) mod spin;
 mod thread_bell;
 mod yields;
 
-pub(crate) use spin::{SWITCHES, offer_cpu};
+pub(crate) use spin::offer_cpu;
 pub use spin::{longest_spin, spin_briefly_on, spin_on, spin_on_peers};
 pub use thread_bell::{ThreadBell, poll_entries};
 

@@ -30,12 +30,13 @@
 //! round trips took five times as long.
 
 mod of_thread;
+mod offer;
 #[cfg(test)]
 mod tests;
 mod turns;
 
 pub use of_thread::{spin_briefly_on, spin_on, spin_on_peers};
-pub(crate) use turns::{SWITCHES, offer_cpu};
+pub(crate) use offer::offer_cpu;
 
 use crate::engine::wait::cpu_contention::{CPU_CONTENTION, CpuContention, TIME_SLICE};
 use crate::engine::wait::spin::turns::{Spun, spin_for, stretch, take_turns};
@@ -243,14 +244,14 @@ impl Spin {
     /// waits for. Finds it out by letting them run: now and then, each time while there are some,
     /// and before the first of some long spins (`is_try`). PERF: with eight backends of PostgreSQL
     /// on two CPUs, spins took an eighth of the CPU time that the others wanted.
-    fn is_cpu_wanted(&self, is_try: bool, offer: impl FnOnce() -> Duration) -> bool {
+    fn is_cpu_wanted(&self, is_try: bool, offer: impl FnOnce() -> bool) -> bool {
         let n = self.n_spins.load(Ordering::Relaxed).wrapping_add(1);
         self.n_spins.store(n, Ordering::Relaxed);
         let is_due = is_try || n.is_multiple_of(OFFER_EVERY);
         if !is_due && !self.was_cpu_wanted.load(Ordering::Relaxed) {
             return false;
         }
-        let is_wanted = offer() >= SWITCHES;
+        let is_wanted = offer();
         self.was_cpu_wanted.store(is_wanted, Ordering::Relaxed);
         is_wanted
     }

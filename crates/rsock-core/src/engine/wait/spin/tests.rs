@@ -1,6 +1,7 @@
 //! Tests of the budget of spins, and of its turns.
 
 use super::of_thread::MANY_MAX_NS;
+use super::offer::*;
 use super::turns::*;
 use super::*;
 use crate::engine::wait::yields::YIELDS;
@@ -72,7 +73,7 @@ fn spins_for_a_peer_on_another_cpu_become_rare_in_vain_and_come_back_when_one_he
 #[test]
 fn an_offer_that_takes_a_time_slice_reports_contention() {
     let contention = CpuContention::new();
-    report_slice(Some(&contention), SWITCHES);
+    report_slice(Some(&contention), SHORTEST_SWITCH);
     assert!(!contention.has_been_reported());
     report_slice(Some(&contention), TIME_SLICE);
     assert!(contention.has_been_reported());
@@ -199,21 +200,38 @@ fn no_long_spin_is_tried_for_a_peer_that_shares_this_cpu() {
 }
 
 #[test]
+fn a_yield_is_a_switch_by_what_the_shortest_ones_take() {
+    let micros = Duration::from_micros;
+    for (took, shortest, is_switch) in [
+        (2, 1, false),
+        (3, 0, true),
+        // An emulated guest, where a system call takes long.
+        (4, 3, false),
+        (12, 3, true),
+        // No short one was seen yet.
+        (15, 15, false),
+        (20, 20, true),
+    ] {
+        assert_eq!(has_switched(micros(took), micros(shortest)), is_switch, "{took} {shortest}");
+    }
+}
+
+#[test]
 fn the_cpu_is_offered_now_and_then_and_each_time_while_others_take_it() {
     let spin = with_budget(MAX_NS);
     let n_offers = Cell::new(0);
-    let after = |took: Duration, waits: u32| {
+    let after = |is_taken: bool, waits: u32| {
         n_offers.set(0);
         let offer = || {
             n_offers.set(n_offers.get() + 1);
-            took
+            is_taken
         };
         let n_wanted = (0..waits).filter(|_| spin.is_cpu_wanted(false, offer)).count();
         (n_wanted, n_offers.get())
     };
-    assert_eq!(after(Duration::ZERO, 2 * OFFER_EVERY), (0, 2));
-    assert_eq!(after(SWITCHES, OFFER_EVERY), (1, 1));
-    assert_eq!(after(SWITCHES, 3), (3, 3));
-    assert_eq!(after(Duration::ZERO, OFFER_EVERY - 4), (0, 1), "they are gone");
-    assert!(spin.is_cpu_wanted(true, || SWITCHES), "a long spin would keep them waiting");
+    assert_eq!(after(false, 2 * OFFER_EVERY), (0, 2));
+    assert_eq!(after(true, OFFER_EVERY), (1, 1));
+    assert_eq!(after(true, 3), (3, 3));
+    assert_eq!(after(false, OFFER_EVERY - 4), (0, 1), "they are gone");
+    assert!(spin.is_cpu_wanted(true, || true), "a long spin would keep them waiting");
 }

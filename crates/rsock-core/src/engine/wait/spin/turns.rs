@@ -1,11 +1,9 @@
-//! Turns of a spin, between which the clock is read, and offers of the CPU to other threads.
+//! Turns of a spin, between which the clock is read.
 
-use crate::engine::wait::cpu_contention::{CpuContention, TIME_SLICE};
+use crate::engine::wait::cpu_contention::TIME_SLICE;
 use once_cell::race::OnceBox;
 use std::time::{Duration, Instant};
 
-/// A `sched_yield` that takes so long has let another thread run.
-pub(crate) const SWITCHES: Duration = Duration::from_micros(3);
 /// Turns before the clock is first read: about a microsecond.
 pub(super) const FREE_TURNS: u32 = 64;
 /// Turns of the spin loop between two readings of the clock.
@@ -29,22 +27,6 @@ pub(super) fn take_turns(ready: impl Fn() -> bool) -> bool {
         std::hint::spin_loop();
     }
     false
-}
-
-/// Lets other threads that wait for this CPU run; returns for how long they did.
-pub(crate) fn offer_cpu(contention: Option<&CpuContention>) -> Duration {
-    let offered = Instant::now();
-    rustix::thread::sched_yield();
-    let took = offered.elapsed();
-    report_slice(contention, took);
-    took
-}
-
-/// Reports that other threads had this CPU for as long as `took`, if that is a time slice.
-pub(super) fn report_slice(contention: Option<&CpuContention>, took: Duration) {
-    if let Some(contention) = contention.filter(|_| took >= TIME_SLICE) {
-        contention.report();
-    }
 }
 
 /// How a spin ended.
