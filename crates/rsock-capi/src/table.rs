@@ -33,6 +33,7 @@ fn position(fd: c_int) -> Option<(usize, usize)> {
 }
 
 /// The socket of `fd`, if the table has one.
+#[inline]
 pub(crate) fn find(fd: c_int) -> Option<Arc<Entry>> {
     let (chunk, at) = position(fd)?;
     TABLE[chunk].get()?[at].read().unwrap_or_else(PoisonError::into_inner).clone()

@@ -178,6 +178,12 @@ pub trait CompletionQueue<B: Backend>: Debug + Send + Sync {
     /// both ways for a moment, and takes no lock: for spinning.
     fn is_ready(&self) -> bool;
 
+    /// As [`Self::is_ready`], but what the device itself may have is left there where to look costs
+    /// a call of the driver.
+    fn has_reported(&self) -> bool {
+        self.is_ready()
+    }
+
     /// Runs `f` while the peers of this queue's queue pairs write nothing, neither messages nor
     /// memory: their requests wait meanwhile, so `f` is short. Returns false, without running `f`,
     /// if a peer is writing now or the device cannot keep peers out. One caller at a time: the one

@@ -114,6 +114,7 @@ impl<B: Backend> QpStream<B> {
     }
 
     /// Whether the send queue has no room now. Dispatches completions first.
+    #[inline]
     pub(super) fn queue_is_full(&self) -> bool {
         if !B::SENDS_WAIT || !self.resources.qp.is_full() {
             return false;

@@ -64,7 +64,7 @@ impl<B: Backend> QpStream<B> {
         let peek = mode == ReadMode::Peek;
         let mut recv = self.ring.lock_recv();
         if self.resources.cq.is_ready() {
-            self.pump(&mut recv);
+            self.pump_reported(&mut recv);
             // A poll that finds messages does not look whether the peer has closed behind them.
             // This call would find nothing, although the end is there.
             if recv.half.readable() == 0 && self.resources.cq.is_ready() {

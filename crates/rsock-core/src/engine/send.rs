@@ -162,6 +162,7 @@ impl<B: Backend> QpStream<B> {
         }
     }
 
+    #[inline]
     pub(super) fn check_send(&self) -> Result<(), SendError> {
         let mail = &self.ring.shared.mail;
         if !mail.has(FLAG_SEND_CLOSED) {

@@ -86,6 +86,7 @@ impl Mailbox {
         self.flags.fetch_or(flag, Ordering::Release);
     }
 
+    #[inline]
     pub(super) fn has(&self, flag: u32) -> bool {
         self.flags.load(Ordering::Acquire) & flag != 0
     }

@@ -251,6 +251,11 @@ pub(super) enum AnyConnection {
 
 impl AnyConnection {
     #[inline]
+    pub(super) fn send_at_once(&self, bufs: &[IoSlice<'_>]) -> Option<usize> {
+        on!(self, connection => connection.send_at_once(bufs))
+    }
+
+    #[inline]
     pub(super) fn send(&self, bufs: &[IoSlice<'_>], policy: WaitPolicy) -> io::Result<usize> {
         on!(self, connection => connection.send(bufs, policy))
     }

@@ -50,6 +50,7 @@ crate::per_thread! {
 
 /// The calling process, at the cost of two loads.
 #[must_use]
+#[inline]
 pub fn process() -> ProcessId {
     let page = PAGE.load(Ordering::Acquire);
     if !page.is_null() {
@@ -70,6 +71,7 @@ pub fn thread_id() -> u32 {
 
 /// The calling thread, as the threads of all processes of the family know it: its id, and the
 /// number of the namespace that the id is of. Cached per thread and process.
+#[inline]
 pub(super) fn thread_tag() -> u32 {
     let here = key();
     TAG.with(|cell| {
@@ -130,6 +132,7 @@ pub fn is_in_other_namespace() -> bool {
     NAMESPACE.load(Ordering::Relaxed) != 0
 }
 
+#[inline]
 fn key() -> u32 {
     let page = PAGE.load(Ordering::Acquire);
     if !page.is_null() {

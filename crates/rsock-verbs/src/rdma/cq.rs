@@ -74,12 +74,22 @@ impl RdmaCq {
 }
 
 impl CompletionQueue<Rdma> for RdmaCq {
+    #[inline]
     fn poll(&self, out: &mut [Completion]) -> usize {
         on!(self, cq => cq.poll(out))
     }
 
+    #[inline]
     fn is_ready(&self) -> bool {
         on!(self, cq => cq.is_ready())
+    }
+
+    #[inline]
+    fn has_reported(&self) -> bool {
+        match &self.0 {
+            Kind::Device(cq) => cq.is_ready(),
+            Kind::CqShare(share) => share.is_stashed(),
+        }
     }
 
     fn arm(&self, bell: &RdmaBell) -> bool {
@@ -94,6 +104,7 @@ impl CompletionQueue<Rdma> for RdmaCq {
         self.park_since(self.wake_epoch(), timeout)
     }
 
+    #[inline]
     fn wake_epoch(&self) -> u32 {
         on!(self, cq => cq.wake_epoch())
     }
@@ -102,6 +113,7 @@ impl CompletionQueue<Rdma> for RdmaCq {
         on!(self, cq => cq.park_since(epoch, timeout))
     }
 
+    #[inline]
     fn wake_waiters(&self) {
         on!(self, cq => cq.wake_waiters());
     }

@@ -173,6 +173,7 @@ impl DeviceCq {
     }
 
     /// A completion as this crate's type; `None` for one that only makes room.
+    #[inline]
     fn completion(&self, wc: &ibv_wc) -> Option<Completion> {
         let status = WcStatus(wc.status.0);
         let mut id = WrId(wc.wr_id & !(SIGNALED | RECEIVE));

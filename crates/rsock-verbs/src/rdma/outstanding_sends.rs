@@ -106,6 +106,7 @@ impl OutstandingSends {
         Arc::new(Self { ledger, depth: depth.into(), max_unsignaled, max_copy, pool })
     }
 
+    #[inline]
     pub(super) fn lock(&self) -> MutexGuard<'_, Ledger> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -187,6 +188,7 @@ impl OutstandingSends {
     }
 
     /// Whether the next request must be signaled.
+    #[inline]
     pub(super) fn is_due(&self, ledger: &Ledger, copied: Option<&Copied>) -> bool {
         ledger.n_unsignaled + 1 >= self.max_unsignaled
             || ledger.copies.is_due
@@ -195,6 +197,7 @@ impl OutstandingSends {
 
     /// Whether the longest request may find no room now, or the few that are kept for short ones
     /// are all that is left.
+    #[inline]
     pub(super) fn is_full(&self) -> bool {
         let ledger = self.lock();
         ledger.posted - ledger.done + RESERVE > self.depth
@@ -242,6 +245,7 @@ pub(super) fn next_number() -> u64 {
 
 impl Ledger {
     /// A request was posted: signaled under `number`, or not; with a copy, or without.
+    #[inline]
     pub(super) fn posted(
         &mut self,
         id: WrId,

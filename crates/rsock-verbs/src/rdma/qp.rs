@@ -118,6 +118,7 @@ impl RdmaQp {
         })
     }
 
+    #[inline]
     fn local_state(&self) -> QpState {
         STATES[usize::from(self.state.load(Ordering::Relaxed)).min(STATES.len() - 1)]
     }
@@ -283,6 +284,7 @@ impl QueuePair<Rdma> for RdmaQp {
         unsafe { self.post(wr, |_| ()) }
     }
 
+    #[inline]
     fn is_full(&self) -> bool {
         self.sends.is_full()
     }

@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::types::QpNum;
 use crate::wc::Completion;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -52,6 +52,9 @@ pub(super) struct CqShare {
     n_stashed: AtomicUsize,
     waiters: CqWaiters,
     n_reserved: u32,
+    /// The queue pair that was attached last, if no other share has its number by now; or
+    /// [`NO_QUEUE_PAIR`].
+    qp_num: AtomicU32,
     shared: Arc<SharedCq>,
 }
 
@@ -96,30 +99,43 @@ impl SharedCqs {
 
 impl SharedCq {
     /// Takes what the device has, up to a bound, and distributes it.
-    fn poll(&self) {
+    #[inline]
+    fn poll(&self, own: &CqShare) {
         // Bounded, or busy peers would occupy this thread without end.
-        self.poll_batches(MOST_BATCHES);
+        self.poll_batches(MOST_BATCHES, Some(own));
     }
 
     /// Distributes everything that has completed so far: a device's queue holds no more than this
     /// takes.
     fn poll_all(&self) {
-        self.poll_batches(self.depth as usize / BATCH + 1);
+        self.poll_batches(self.depth as usize / BATCH + 1, None);
     }
 
-    fn poll_batches(&self, n: usize) {
+    fn poll_batches(&self, n: usize, own: Option<&CqShare>) {
         let _pump = lock(&self.pump);
         for _ in 0..n {
-            if !self.hand_out() {
+            if !self.hand_out(own) {
                 break;
             }
         }
     }
 
-    /// One batch; whether there may be more.
-    fn hand_out(&self) -> bool {
+    /// One batch; whether there may be more. PERF: most of it is for the caller's `own` share,
+    /// which needs no search.
+    fn hand_out(&self, own: Option<&CqShare>) -> bool {
+        let own = own.map(|own| (QpNum(own.qp_num.load(Ordering::Relaxed)), own));
+        let mut is_for_own = false;
         let mut to: Option<(QpNum, Option<Arc<CqShare>>)> = None;
         let is_full = self.queue.take_batch(|qp_num, completion| {
+            if let Some((own_num, own)) = own
+                && own_num == qp_num
+            {
+                is_for_own = true;
+                if let Some(completion) = completion {
+                    own.push(completion);
+                }
+                return;
+            }
             if to.as_ref().is_none_or(|(last, _)| *last != qp_num) {
                 // A completion of a queue pair that is gone is dropped.
                 let next = lock(&self.shares).get(&qp_num.0).and_then(Weak::upgrade);
@@ -133,6 +149,9 @@ impl SharedCq {
         });
         if let Some((_, Some(share))) = to {
             share.waiters.wake_all();
+        }
+        if let Some((_, own)) = own.filter(|_| is_for_own) {
+            own.waiters.wake_all();
         }
         is_full
     }
@@ -208,6 +227,7 @@ impl CqShare {
             n_stashed: AtomicUsize::new(0),
             waiters: CqWaiters::default(),
             n_reserved: n,
+            qp_num: AtomicU32::new(NO_QUEUE_PAIR),
             shared: Arc::clone(shared),
         }))
     }
@@ -219,14 +239,26 @@ impl CqShare {
 
     /// Completions of a queue pair come here from now on.
     pub(super) fn attach(self: &Arc<Self>, qp_num: QpNum, sends: &Arc<OutstandingSends>) {
-        // Completions of an earlier queue pair with this number are not for the new one.
+        let earlier = lock(&self.shared.shares).get(&qp_num.0).and_then(Weak::upgrade);
+        if let Some(earlier) = earlier {
+            earlier.forget(qp_num);
+        }
+        // Completions of an earlier queue pair with this number are not for the new one. Threads
+        // that poll after this one know that the earlier share has lost the number.
         self.shared.poll_all();
         self.shared.queue.attach(qp_num, sends);
         lock(&self.shared.shares).insert(qp_num.0, Arc::downgrade(self));
+        self.qp_num.store(qp_num.0, Ordering::Relaxed);
+    }
+
+    fn forget(&self, qp_num: QpNum) {
+        let (old, none) = (qp_num.0, NO_QUEUE_PAIR);
+        let _ = self.qp_num.compare_exchange(old, none, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Removes a queue pair that is gone.
     pub(super) fn detach(self: &Arc<Self>, qp_num: QpNum, sends: &Arc<OutstandingSends>) {
+        self.forget(qp_num);
         let mut shares = lock(&self.shared.shares);
         // Another queue pair may have the number by now.
         if shares.get(&qp_num.0).is_some_and(|share| share.as_ptr() == Arc::as_ptr(self)) {
@@ -244,6 +276,7 @@ impl CqShare {
         self.n_stashed.store(stash.len(), Ordering::SeqCst);
     }
 
+    #[inline]
     fn take_stashed(&self, out: &mut [Completion]) -> usize {
         let mut stash = lock(&self.stash);
         let n = out.len().min(stash.len());
@@ -254,10 +287,12 @@ impl CqShare {
         n
     }
 
-    fn is_stashed(&self) -> bool {
+    #[inline]
+    pub(super) fn is_stashed(&self) -> bool {
         self.n_stashed.load(Ordering::SeqCst) != 0
     }
 
+    #[inline]
     pub(super) fn poll(&self, out: &mut [Completion]) -> usize {
         // What is in the stash needs no poll of the device: a caller that wants more polls again.
         if !self.is_ready() {
@@ -266,9 +301,10 @@ impl CqShare {
         self.take_stashed(out)
     }
 
+    #[inline]
     pub(super) fn is_ready(&self) -> bool {
         self.is_stashed() || {
-            self.shared.poll();
+            self.shared.poll(self);
             self.is_stashed()
         }
     }
@@ -298,10 +334,12 @@ impl CqShare {
         }
     }
 
+    #[inline]
     pub(super) fn wake_epoch(&self) -> u32 {
         self.waiters.epoch()
     }
 
+    #[inline]
     pub(super) fn wake_waiters(&self) {
         self.waiters.wake_all();
     }
@@ -339,6 +377,8 @@ impl Drop for CqShare {
     }
 }
 
+/// Of a share without a queue pair: numbers have 24 bits.
+const NO_QUEUE_PAIR: u32 = u32::MAX;
 /// Shares of the first shared queue; each further one has room for four times as many, up to
 /// [`LONGEST`].
 const FEW: u32 = 8;

@@ -49,6 +49,7 @@ pub(super) struct CqWaiters {
 }
 
 impl CqWaiters {
+    #[inline]
     pub(super) fn epoch(&self) -> u32 {
         // SYNC(waiters): after the registration, in the one order of SeqCst; pairs with `wake_all`.
         self.epoch.load(Ordering::SeqCst)
@@ -79,6 +80,7 @@ impl CqWaiters {
         list.len() != n
     }
 
+    #[inline]
     pub(super) fn wake_all(&self) {
         // SYNC(waiters): the epoch first, then the waiters. SeqCst, because a waiter stores the one
         // and loads the other: with less, both could miss.

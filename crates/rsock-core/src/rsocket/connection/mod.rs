@@ -13,6 +13,7 @@ use crate::engine::{
     CallerMemory, Interest, IomapError, QpStream, ReadMode, Ready, RecvError, RemoteAccess,
     SendError, ThreadBell,
 };
+use crate::interrupt::Section;
 use crate::iov::Rest;
 use crate::metrics::{self, Direction, StreamSlot};
 use crate::sys;
@@ -86,6 +87,22 @@ where
         }
     }
 
+    /// Sends a buffer whole, if the peer has room for it now. `None`: nothing was sent, and
+    /// [`Self::send`] is to be called. PERF: without what sends of many buffers and waits need.
+    #[inline]
+    pub(super) fn send_at_once(&self, bufs: &[IoSlice<'_>]) -> Option<usize> {
+        let [buf] = bufs else { return None };
+        if buf.is_empty() || self.stream.owes_iomaps() {
+            return None;
+        }
+        let _section = Section::enter();
+        if !self.stream.try_send_whole(bufs, buf.len()) {
+            return None;
+        }
+        self.stat.add_bytes(Direction::Send, self.path, buf.len() as u64);
+        Some(buf.len())
+    }
+
     /// Sends all of `bufs`, or what there is room for within `policy`.
     ///
     /// # Errors
@@ -138,7 +155,13 @@ where
         let mut total = 0;
         loop {
             let mark = self.stream.mark();
-            let received = self.stream.try_recv(rest, ReadMode::of(is_peek));
+            let received = match rest {
+                [buf] if !is_peek => {
+                    let _section = Section::enter();
+                    self.stream.try_recv_to(buf)
+                }
+                _ => self.stream.try_recv(rest, ReadMode::of(is_peek)),
+            };
             if let (Ok(n), false) = (&received, is_peek) {
                 self.stat.add_bytes(Direction::Recv, self.path, *n as u64);
             }
@@ -340,11 +363,13 @@ fn send_error(e: SendError) -> io::Error {
     })
 }
 
+#[inline]
 fn len(bufs: &[IoSliceMut<'_>]) -> usize {
     bufs.iter().map(|b| b.len()).sum()
 }
 
 /// `bufs` without their first `n` bytes.
+#[inline]
 fn skip<'a, 'b>(mut bufs: &'a mut [IoSliceMut<'b>], n: usize) -> &'a mut [IoSliceMut<'b>] {
     IoSliceMut::advance_slices(&mut bufs, n);
     bufs

@@ -31,6 +31,7 @@ pub(in crate::rsocket) enum WaitPolicy {
 
 impl WaitPolicy {
     /// For a call that starts now and waits for `limit` at most.
+    #[inline]
     pub(in crate::rsocket) fn within(limit: Option<Duration>) -> Self {
         Self::Until(limit.and_then(|limit| sys::now().checked_add(limit)))
     }

@@ -175,6 +175,9 @@ impl Socket {
             self.await_connection(mode)?;
             return self.send(bufs, flags);
         };
+        if let Some(n) = connection.send_at_once(bufs) {
+            return Ok(n);
+        }
         connection.send(bufs, self.policy(mode, |o| o.send_timeout))
     }
 
@@ -201,11 +204,13 @@ impl Socket {
     }
 
     /// The mode of a call without `MSG_DONTWAIT`.
+    #[inline]
     fn mode(&self) -> Mode {
         if self.is_nonblocking() { Mode::Nonblocking } else { Mode::Blocking }
     }
 
     /// How long a call may wait, with the time limit that `limit` picks from the options.
+    #[inline]
     fn policy(&self, mode: Mode, limit: impl FnOnce(&Options) -> Option<Duration>) -> WaitPolicy {
         match mode {
             Mode::Blocking => WaitPolicy::within(limit(&self.options())),
