@@ -82,7 +82,10 @@ impl Places {
         most: usize,
         now: Instant,
     ) -> bool {
-        self.0.retain(|place| !ptr::eq(place.search.as_ptr(), Arc::as_ptr(search)));
+        // A place keeps the memory of a search that is gone.
+        self.0.retain(|place| {
+            place.search.strong_count() != 0 && !ptr::eq(place.search.as_ptr(), Arc::as_ptr(search))
+        });
         if self.0.len() >= most {
             self.0.retain(Place::is_taken);
         }
@@ -98,6 +101,13 @@ impl Places {
         }
         self.0.push_back(Place { search: Arc::downgrade(search), since: now });
         true
+    }
+}
+
+#[cfg(test)]
+impl Places {
+    pub(in crate::accelerate) fn len(&self) -> usize {
+        self.0.len()
     }
 }
 

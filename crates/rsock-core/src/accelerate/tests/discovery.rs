@@ -1,6 +1,7 @@
 //! Discovery while a thread waits: the thread answers the peer.
 
 use crate::accelerate::discovery::limit;
+use crate::accelerate::discovery::local::Search;
 use crate::accelerate::four_tuple::{FourTuple, Role};
 use crate::accelerate::tests::*;
 use rustix::event::{PollFd, Timespec};
@@ -147,6 +148,16 @@ fn a_search_takes_the_place_of_the_one_that_has_had_no_answer_for_longest() {
         // One that has lost its place begins again.
         peek_until(first, || has_descriptors(first));
     });
+}
+
+#[test]
+fn the_place_of_a_search_that_is_gone_is_gone_with_the_next() {
+    let [gone, next] = [(); 2].map(|()| Arc::new(Mutex::new(Search::new())));
+    let mut places = limit::Places::default();
+    assert!(places.take(&gone, 8, sys::now()));
+    drop(gone);
+    assert!(places.take(&next, 8, sys::now()));
+    assert_eq!(places.len(), 1);
 }
 
 #[test]
