@@ -233,7 +233,11 @@ impl QpCore {
             self.publish_head(head);
         }
         if self.left_to_drain(head) != 0 {
-            return n;
+            if n == out.len() {
+                return n;
+            }
+            // The peer has taken a message back that was there at the error.
+            rx.drain_until.store(head, Ordering::Relaxed);
         }
         let posted = rx.posted.load(Ordering::Acquire);
         let mut taken = rx.taken.load(Ordering::Relaxed);

@@ -304,6 +304,14 @@ fn an_error_that_overtakes_a_poll_flushes_all_the_same() {
     assert_every_receive_completes(&a, 2);
 }
 
+#[test]
+fn a_message_taken_back_after_an_error_holds_up_nothing() {
+    let (a, _b) = pair();
+    // As if the peer had overwritten an entry that was there.
+    a.qp.fail_as_of(1);
+    assert_every_receive_completes(&a, 0);
+}
+
 /// That the error state gives back every receive, and the queue has nothing more then.
 fn assert_every_receive_completes(end: &End, had: u32) {
     let mut out = [Completion::BLANK; 4];
