@@ -11,8 +11,12 @@ const NEITHER: Shim = Shim { server: false, client: false };
 fn run(part: &'static str, warm: &'static str, shim: Shim) -> Outcome {
     let program = compiled("memory");
     watched(format!("{part}, warm {warm}, {shim:?}"), move || {
-        let server = command(&program, shim.server, &["server", part, warm]);
-        let client = command(&program, shim.client, &["client", part, warm]);
+        let mut server = command(&program, shim.server, &["server", part, warm]);
+        let mut client = command(&program, shim.client, &["client", part, warm]);
+        for end in [&mut server, &mut client] {
+            // mallinfo(3) counts what threads keep for their next calls as given out.
+            end.env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0");
+        }
         pair(server, client)
     })
 }
