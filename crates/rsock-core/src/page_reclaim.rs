@@ -17,6 +17,7 @@ pub(crate) mod rest;
 
 use crate::sys;
 use rsock_verbs::family;
+use rsock_verbs::mutex::try_lock;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
@@ -285,7 +286,7 @@ impl Drop for RingUsage {
 /// Moves the clock hand on and reclaims rings that were not used since it last passed, until the
 /// budgets are kept or [`EXAMINED_PER_STEP`] streams were examined.
 fn sweep() {
-    let Ok(mut registry) = REGISTRY.try_lock() else { return };
+    let Some(mut registry) = try_lock(&REGISTRY) else { return };
     if registry.owner != family::process().0 {
         return;
     }

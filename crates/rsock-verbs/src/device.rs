@@ -178,10 +178,16 @@ pub trait CompletionQueue<B: Backend>: Debug + Send + Sync {
     /// both ways for a moment, and takes no lock: for spinning.
     fn is_ready(&self) -> bool;
 
-    /// As [`Self::is_ready`], but what the device itself may have is left there where to look costs
-    /// a call of the driver.
+    /// As [`Self::is_ready`], but a completion that no call has fetched from the device yet does
+    /// not count where to fetch one costs a call of the driver.
     fn has_reported(&self) -> bool {
         self.is_ready()
+    }
+
+    /// Whether the peer has granted room that a request which found none has asked for. The next
+    /// poll takes note of it, and reports nothing: its caller wakes those that wait for room.
+    fn has_granted_room(&self) -> bool {
+        false
     }
 
     /// Runs `f` while the peers of this queue's queue pairs write nothing, neither messages nor

@@ -9,7 +9,8 @@
 //! There are two, one per direction, taken in this order: `send`, then `recv`. The holder of `recv`
 //! is also the *pump*: it polls the completion queue and dispatches for both directions. Data goes
 //! to the receive half that it has locked, credits go through atomics to the send half. So a sender
-//! with credit never takes `recv`. Neither lock is held during a sleep.
+//! with credit takes `recv` only where its queue is full, and never waits for it. Neither lock is
+//! held during a sleep.
 
 mod announce;
 mod buffers;

@@ -34,7 +34,8 @@ impl<B: Backend> QpStream<B> {
     }
 
     /// Takes the completions that the device has reported already, and asks it where there are
-    /// none. The caller holds the `recv` lock, and wants bytes, whatever follows them.
+    /// none. The caller holds the `recv` lock, and wants bytes, whatever follows them: where it has
+    /// got none, it asks again, as the device may have more.
     ///
     /// PERF: not to ask a device again saves some 220 instructions of a round trip's 3,600.
     pub(super) fn pump_reported(&self, recv: &mut RecvState) {
@@ -45,6 +46,7 @@ impl<B: Backend> QpStream<B> {
     #[inline(always)]
     fn pump_while(&self, recv: &mut RecvState, may_be_more: impl FnOnce(&B::Cq) -> bool) {
         let under_way = recv.ctrl;
+        let has_room = self.resources.cq.has_granted_room();
         let mut taken = Taken::default();
         // PERF: the first one alone, as mostly there is no other.
         if let Some(first) = self.resources.cq.poll_one() {
@@ -62,7 +64,7 @@ impl<B: Backend> QpStream<B> {
             // Only now: a later completion may have carried the cause.
             self.completion_failed(status);
         }
-        if taken.n != 0 {
+        if taken.n != 0 || has_room {
             self.announce();
         }
     }

@@ -47,7 +47,10 @@ impl<B: Backend> QpStream<B> {
         mode: ReadMode,
     ) -> Result<usize, RecvError> {
         let _section = Section::enter();
-        self.receive(bufs, mode)
+        match bufs {
+            [buf] if mode == ReadMode::Consume => self.try_recv_to(buf),
+            _ => self.receive(bufs, mode),
+        }
     }
 
     /// As [`Self::try_recv`], to one buffer. The caller is in a [`Section`].
@@ -65,8 +68,8 @@ impl<B: Backend> QpStream<B> {
         let mut recv = self.ring.lock_recv();
         if self.resources.cq.is_ready() {
             self.pump_reported(&mut recv);
-            // A poll that finds messages does not look whether the peer has closed behind them.
-            // This call would find nothing, although the end is there.
+            // A poll that finds messages without bytes does not look whether bytes, or the peer's
+            // close, are behind them. This call would find nothing, although they are there.
             if recv.half.readable() == 0 && self.resources.cq.is_ready() {
                 self.pump(&mut recv);
             }

@@ -267,7 +267,7 @@ impl<B: Backend> QpStream<B> {
         self.iomaps.has_unsent.store(!exposed.unsent.is_empty(), Ordering::Release);
         drop(exposed);
         if result == Err(SendError::WouldBlock) {
-            // As after a message that finds the queue full.
+            // The queue pair may have failed, which its completions say.
             self.pump_if_free();
             self.check_send()?;
         }

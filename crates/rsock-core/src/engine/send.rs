@@ -143,8 +143,8 @@ impl<B: Backend> QpStream<B> {
                 Ok(())
             }
             Err(PostError::QueueFull) => {
-                // A queue that has failed fills up with flushed requests. Its completions tell, and
-                // a sender that has credit has no other reason to take them.
+                // A queue that has failed fills up with flushed requests. Their completions say
+                // so, and a sender that has credit has no other reason to take them.
                 self.pump_if_free();
                 Err(FULL)
             }

@@ -86,10 +86,7 @@ impl CompletionQueue<Rdma> for RdmaCq {
 
     #[inline]
     fn has_reported(&self) -> bool {
-        match &self.0 {
-            Kind::Device(cq) => cq.is_ready(),
-            Kind::CqShare(share) => share.is_stashed(),
-        }
+        on!(self, cq => cq.is_stashed())
     }
 
     fn arm(&self, bell: &RdmaBell) -> bool {

@@ -297,8 +297,12 @@ impl DeviceCq {
         n
     }
 
+    pub(super) fn is_stashed(&self) -> bool {
+        self.n_stashed.load(Ordering::Relaxed) != 0
+    }
+
     pub(super) fn is_ready(&self) -> bool {
-        if self.n_stashed.load(Ordering::Relaxed) != 0 {
+        if self.is_stashed() {
             return true;
         }
         // False if another thread is polling.

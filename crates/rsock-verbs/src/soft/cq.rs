@@ -97,6 +97,11 @@ impl CompletionQueue<Soft> for SoftCq {
         self.qp().is_some_and(|qp| qp.is_ready())
     }
 
+    #[inline(always)]
+    fn has_granted_room(&self) -> bool {
+        self.qp().is_some_and(|qp| qp.has_granted_room())
+    }
+
     fn arm(&self, bell: &SoftBell) -> bool {
         self.waiters.arm_bell_unless(bell.name(), || self.is_ready())
     }

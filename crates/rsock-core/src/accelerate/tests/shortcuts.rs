@@ -1,7 +1,9 @@
 //! The shortcuts of sends and receives: what goes by them, and what is left to the switch.
 
+use crate::accelerate::path::Path;
 use crate::accelerate::tests::*;
 use crate::closing::Descriptor;
+use rsock_proto::Ext;
 
 impl End {
     fn send_by_shortcut(&self, bufs: &[&[u8]]) -> bool {
@@ -59,6 +61,25 @@ fn what_needs_more_is_left_to_the_switch() {
         let mut byte = [0];
         b.recv_all(&mut byte);
         assert_eq!(byte, [3]);
+    });
+}
+
+/// One thread's poll takes note of the room that another thread is about to sleep for.
+#[test]
+fn room_that_the_peer_has_granted_is_news_although_a_poll_has_noted_it() {
+    watchdog(|| {
+        let (a, b) = connect_on_ring();
+        let [a, b] = [&a, &b].map(|end| end.stream.path().and_then(Path::soft).expect("the ring"));
+        let mark = loop {
+            let mark = a.mark();
+            if !a.try_send_ext(Ext::Ready) {
+                break mark;
+            }
+        };
+        assert!(!a.has_changed(mark));
+        b.progress();
+        let _ = a.poll_messages();
+        assert!(a.has_changed(mark));
     });
 }
 

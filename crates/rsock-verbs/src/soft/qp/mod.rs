@@ -328,6 +328,12 @@ impl QpCore {
     }
 
     #[inline(always)]
+    pub(super) fn has_granted_room(&self) -> bool {
+        let events = self.shared.events.load(Ordering::Relaxed);
+        events != 0 && self.has_room(events)
+    }
+
+    #[inline(always)]
     fn note_consumed(&self, n: u64) {
         let rx = &self.shared.rx;
         let sum = rx.consumed.load(Ordering::Relaxed).saturating_add(n);

@@ -6,10 +6,12 @@ use std::time::{Duration, Instant};
 
 /// A `sched_yield` that takes less has let no other thread run.
 pub(super) const SHORTEST_SWITCH: Duration = Duration::from_micros(3);
-/// One that has let another thread run takes at least so many times as long as one that has not.
-/// PERF: in an emulated guest one that has not takes 2.5 to 4.2 us, so that half of them counted as
-/// switches, and waits yielded instead of spinning: `rstream` over soft RoCE made up to 14
-/// `sched_yield`s in each of 10,000 round trips (`perf stat`), and makes 3 at most.
+/// One that has let another thread run is taken to last at least so many times as long as one that
+/// has not. A thread whose yields all let another run finds that out with the first that does not,
+/// or that takes [`LONGEST_WITHOUT`]. PERF: in an emulated guest one that lets none run takes 2.5
+/// to 4.2 us, so that half of them counted as switches, and waits yielded instead of spinning:
+/// `rstream` over soft RoCE made up to 14 `sched_yield`s in each of 10,000 round trips (`perf
+/// stat`), and makes 3 at most.
 const SWITCH_TIMES: u32 = 4;
 /// One that takes so long has let another thread run, on any machine.
 const LONGEST_WITHOUT: Duration = Duration::from_micros(20);
@@ -24,8 +26,7 @@ pub(crate) fn offer_cpu(contention: Option<&CpuContention>) -> bool {
     let took = offered.elapsed();
     report_slice(contention, took);
     let nanos = u32::try_from(took.as_nanos()).unwrap_or(u32::MAX);
-    let shortest = SHORTEST.load(Ordering::Relaxed).min(nanos);
-    SHORTEST.store(shortest, Ordering::Relaxed);
+    let shortest = SHORTEST.fetch_min(nanos, Ordering::Relaxed).min(nanos);
     has_switched(took, Duration::from_nanos(shortest.into()))
 }
 
