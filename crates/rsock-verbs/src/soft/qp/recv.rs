@@ -232,10 +232,7 @@ impl QpCore {
         if head != first {
             self.publish_head(head);
         }
-        if self.left_to_drain(head) != 0 {
-            if n == out.len() {
-                return n;
-            }
+        if n < out.len() && self.left_to_drain(head) != 0 {
             // The peer has taken a message back that was there at the error.
             rx.drain_until.store(head, Ordering::Relaxed);
         }
