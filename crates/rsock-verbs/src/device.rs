@@ -418,4 +418,10 @@ pub trait QueuePair<B: Backend>: Debug + Send + Sync {
         // SAFETY: no memory is named.
         unsafe { self.post_recv(&RecvWr { id, sges: &[] }) }
     }
+
+    /// As [`Self::post_recv_empty`] `n` times, each with `id`. Returns how many receives were
+    /// posted: all, or those before the first that the queue pair refuses.
+    fn post_recvs_empty(&self, id: WrId, n: u32) -> u32 {
+        (0..n).find(|_| self.post_recv_empty(id).is_err()).unwrap_or(n)
+    }
 }

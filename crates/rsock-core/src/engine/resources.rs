@@ -32,6 +32,21 @@ pub(super) struct Resources<B: Backend> {
 }
 
 impl<B: Backend> Resources<B> {
+    /// Posts the first `depth` receives of a queue; false if it does not take all.
+    pub(super) fn post_first_receives(&self, depth: u32) -> bool {
+        match self.wire {
+            Wire::WriteImm => self.post_empty_receives(depth) == depth,
+            Wire::MsgSend => (0..depth).all(|i| self.post_receive(i).is_ok()),
+        }
+    }
+
+    /// Posts `n` receives, which are all alike where the word of a message is its immediate.
+    /// Returns how many the queue has taken.
+    #[inline]
+    pub(super) fn post_empty_receives(&self, n: u32) -> u32 {
+        self.qp.post_recvs_empty(WrId(0), n)
+    }
+
     /// Posts receive `i`: empty, or with room for a message word.
     pub(super) fn post_receive(&self, i: u32) -> Result<(), PostError> {
         match self.wire {

@@ -85,8 +85,8 @@ impl<B: Backend> Preparing<B> {
             table.copy_in(Layout::slot(i), &EMPTY_SLOT);
         }
         let resources = Resources { qp, cq, region, table, layout, wire, pd, path: path.clone() };
-        for i in 0..depth {
-            resources.post_receive(i).map_err(|_| Error::Exhausted("receive queue"))?;
+        if !resources.post_first_receives(depth) {
+            return Err(Error::Exhausted("receive queue"));
         }
         Ok(Self { resources, recv, config: *config })
     }

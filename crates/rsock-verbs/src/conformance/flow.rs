@@ -117,6 +117,36 @@ pub fn a_full_receive_queue_is_reported<F: Fixture>(f: &F) {
     b.post_recv(posted, &[]).expect("room again");
 }
 
+/// Receives that are posted many at once are as many as those posted one by one: as many as there
+/// is room for, each used by one message, and flushed after an error.
+pub fn receives_can_be_posted_many_at_once<F: Fixture>(f: &F) {
+    const FEW: u32 = 20;
+    let _dog = Watchdog::new("many receives at once");
+    for max_recv_sge in [0, 3] {
+        let default = Setup::default();
+        let setup = Setup { cap: QpCap { max_recv_sge, ..default.cap }, ..default };
+        let [a, b] = setup.build(f);
+        let (few, many, late) = (WrId(5), WrId(6), WrId(7));
+        assert_eq!(b.qp.post_recvs_empty(few, 0), 0);
+        assert_eq!(b.qp.post_recvs_empty(few, FEW), FEW);
+        let taken = b.qp.post_recvs_empty(many, 10_000);
+        assert!((32 - FEW..10_000).contains(&taken), "{taken} more");
+        assert_eq!(b.qp.post_recv_empty(many), Err(PostError::QueueFull));
+        for id in std::iter::repeat_n(few.0, FEW as usize).chain([many.0; 3]) {
+            a.post(1, SendOp::Send, &[], SendFlags::empty()).expect("post");
+            assert_received(&b.next(&a), id, WcOp::Recv, 0);
+        }
+        assert_eq!(b.qp.post_recvs_empty(late, 2), 2);
+        b.qp.fail();
+        assert_eq!(b.qp.post_recvs_empty(late, 1), 1);
+        for id in std::iter::repeat_n(many.0, taken as usize - 3).chain([late.0; 3]) {
+            let wc = b.next(&a);
+            assert_eq!((wc.id.0, wc.status), (id, WcStatus::WR_FLUSH));
+        }
+        assert!(b.poll().is_empty());
+    }
+}
+
 /// Many messages of changing kind and size, window after window, with a receiver in a thread of its
 /// own: nothing is lost, doubled or reordered.
 pub fn a_long_stream_keeps_its_order<F: Fixture>(f: &F) {

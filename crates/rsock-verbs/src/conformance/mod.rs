@@ -69,6 +69,7 @@ macro_rules! conformance_tests {
             a_full_send_queue_is_reported
             copied_payloads_may_be_reused_at_once
             a_full_receive_queue_is_reported
+            receives_can_be_posted_many_at_once
             a_long_stream_keeps_its_order
             states_forbid_what_verbs_forbid
             failing_flushes_everything_in_order

@@ -11,6 +11,7 @@ pub fn states_forbid_what_verbs_forbid<F: Fixture>(f: &F) {
     let (_cq, fresh) = a.pd.create_qp(&a.endpoint.ctx, setup.cap).expect("qp");
     assert_eq!(fresh.state(), QpState::Reset);
     assert_eq!(fresh.post_recv_empty(WrId(0)), Err(PostError::State));
+    assert_eq!(fresh.post_recvs_empty(WrId(0), 1), 0);
     assert!(fresh.ready_to_receive(&a.endpoint.path, b.qp.qp_num()).is_err());
     assert!(fresh.ready_to_send().is_err());
     assert_eq!(fresh.state(), QpState::Reset);

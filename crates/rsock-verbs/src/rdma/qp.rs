@@ -4,13 +4,13 @@
 use super::attributes::blank;
 use super::convert::{self, int, object, posted, zero};
 use super::outstanding_sends::{OutstandingSends, RECEIVE, SIGNALED, next_number};
-use super::requests::{NO_SGE, entries, with_recv_wr};
+use super::requests::{NO_SGE, entries, with_empty_recv_wrs, with_recv_wr};
 use super::usage::{Counted, Kind};
 use super::{MAX_INLINE, MAX_SGE, Rdma, RdmaCq, RdmaPath, RdmaPd};
 use crate::device::{Context, QueuePair};
 use crate::error::{Error, PostError};
 use crate::fault;
-use crate::types::{Access, LKey, QKey, QpCap, QpNum, QpState};
+use crate::types::{Access, LKey, QKey, QpCap, QpNum, QpState, WrId};
 use crate::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
 use rsock_rdma_sys::inline;
 use rsock_rdma_sys::verbs::{
@@ -317,6 +317,30 @@ impl QueuePair<Rdma> for RdmaQp {
             self.flush();
         }
         Ok(())
+    }
+
+    fn post_recvs_empty(&self, id: WrId, n: u32) -> u32 {
+        let state = self.local_state();
+        if state == QpState::Reset {
+            return 0;
+        }
+        let mut taken = 0;
+        while taken < n {
+            let more = with_empty_recv_wrs(id, n - taken, |wr, bad| {
+                // SAFETY: the queue pair is live, the chain is on the stack of the caller of this
+                // closure, and names no memory.
+                posted(unsafe { inline::post_recv(self.raw.as_ptr(), wr, bad) }).is_ok()
+            });
+            if more == 0 {
+                break;
+            }
+            taken += more;
+        }
+        if state == QpState::Err && taken != 0 {
+            // As above.
+            self.flush();
+        }
+        taken
     }
 }
 

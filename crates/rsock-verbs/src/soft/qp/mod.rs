@@ -276,6 +276,10 @@ impl QueuePair<Soft> for SoftQp {
     unsafe fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         self.core.post_recv(wr)
     }
+
+    fn post_recvs_empty(&self, id: WrId, n: u32) -> u32 {
+        self.core.post_recvs_empty(id, n)
+    }
 }
 
 impl Drop for SoftQp {

@@ -10,7 +10,7 @@ use crate::error::PostError;
 use crate::soft::layout::Entry;
 use crate::soft::peer_copy;
 use crate::sync::slot::{INLINE, Slot};
-use crate::types::{Access, QpState};
+use crate::types::{Access, QpState, WrId};
 use crate::wc::{Completion, WcOp, WcStatus};
 use crate::wr::RecvWr;
 use std::ptr;
@@ -50,17 +50,48 @@ impl QpCore {
             }
         }
         self.rq.put(posted, wr.id, wr.sges);
-        let posted = posted.wrapping_add(1);
-        rx.posted.store(posted, Ordering::Release);
-        // SYNC(posted): the receive is in place. Pairs with the Acquire in `submit::has_room`.
+        self.publish_posted(posted.wrapping_add(1), state);
+        Ok(())
+    }
+
+    /// Posts `n` receives without memory, each with `id`, as far as there is room. Returns how
+    /// many.
+    ///
+    /// PERF: eight at once take 170 instructions, and one by one 500 (callgrind).
+    pub(super) fn post_recvs_empty(&self, id: WrId, n: u32) -> u32 {
+        let rx = &self.shared.rx;
+        let posted = rx.posted.load(Ordering::Relaxed);
+        let used = posted.wrapping_sub(rx.taken.load(Ordering::Relaxed));
+        let n = n.min(self.max_recv_wr.saturating_sub(used));
+        let state = self.shared.state();
+        if n == 0 || state == QpState::Reset {
+            return 0;
+        }
+        for i in 0..n {
+            let at = posted.wrapping_add(i);
+            self.rq.put(at, id, &[]);
+            if self.rq.max_sge() != 0
+                && let Some(cap) = self.recv_lane.cap(at)
+            {
+                cap.store(0, Ordering::Relaxed);
+            }
+        }
+        self.publish_posted(posted.wrapping_add(n), state);
+        n
+    }
+
+    /// Publishes that `posted` receives have been posted so far, in a queue pair in `state`.
+    #[inline(always)]
+    fn publish_posted(&self, posted: u32, state: QpState) {
+        self.shared.rx.posted.store(posted, Ordering::Release);
+        // SYNC(posted): the receives are in place. Pairs with the Acquire in `submit::has_room`.
         self.recv_lane.head().consumer.posted.store(posted, Ordering::Release);
         if state == QpState::Err {
-            // It is flushed at once, so waiters of the queue are woken.
+            // They are flushed at once, so waiters of the queue are woken.
             self.waiters.notify();
         } else {
             self.announce_room();
         }
-        Ok(())
     }
 
     fn check_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
@@ -254,7 +285,7 @@ impl QpCore {
         if left > self.recv_lane.n_slots() { 0 } else { left }
     }
 
-    fn failed(&self, id: crate::WrId, status: WcStatus) -> Completion {
+    fn failed(&self, id: WrId, status: WcStatus) -> Completion {
         Completion { id, status, op: WcOp::Recv, len: 0, imm: 0, qp_num: self.number }
     }
 
