@@ -308,6 +308,13 @@ impl RecvHalf {
         self.old_left == 0
     }
 
+    /// Whether there is a [next grant](Self::next_grant).
+    #[inline]
+    #[must_use]
+    pub fn is_grant_due(&self) -> bool {
+        self.has_peer && (self.can_announce() || self.is_credit_due())
+    }
+
     /// The message that lets the peer send more, if one is due: when a buffer can be announced, or
     /// at least half the window has arrived since the last one.
     ///

@@ -146,13 +146,10 @@ impl<B: Backend> QpStream<B> {
     /// more: credit is granted only after this, and the receive of a control message, which needs
     /// no credit, is posted again at once.
     pub(super) fn repost(&self, recv: &mut RecvState) -> bool {
-        while recv.n_owed != 0 {
-            if self.resources.post_receive(0).is_err() {
-                return false;
-            }
-            recv.n_owed -= 1;
+        if recv.n_owed != 0 {
+            recv.n_owed -= self.resources.post_empty_receives(recv.n_owed);
         }
-        true
+        recv.n_owed == 0
     }
 
     fn dispatch(&self, recv: &mut RecvState, word: Imm) -> Result<(), PeerError> {
@@ -252,13 +249,23 @@ impl<B: Backend> QpStream<B> {
     }
 
     /// Grants the peer the credits and buffers that are due.
+    #[inline]
     pub(super) fn grant(&self, recv: &mut RecvState) {
+        self.choose_buffers(recv);
+        if recv.half.is_grant_due() {
+            self.post_grants(recv);
+        }
+    }
+
+    /// Posts the grants that are due. PERF: apart from [`Self::grant`], as mostly none is: of some
+    /// 870 instructions of a receive that is 60 (callgrind).
+    #[inline(never)]
+    fn post_grants(&self, recv: &mut RecvState) {
         // A peer that keeps receives posted for control messages needs no count of those under way.
         let (id, flags) = match self.limits_ctrl {
             true => (CONTROL, SendFlags::SIGNALED),
             false => (PLAIN, SendFlags::empty()),
         };
-        self.choose_buffers(recv);
         while let Some(grant) = recv.half.next_grant() {
             if B::SENDS_WAIT && self.resources.qp.is_full() {
                 // The entries that are left are reserved for the ends of the two directions.
