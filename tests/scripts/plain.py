@@ -12,7 +12,6 @@ import os
 import select
 import socket
 import sys
-import tempfile
 
 TOTAL = (3 << 20) + 17
 STEP = 100003
@@ -21,7 +20,8 @@ STEP = 100003
 def pattern(from_server):
     """The bytes that one end sends."""
     row = bytes(i * 31 & 255 for i in range(256))
-    shifted = [bytes(b + c & 255 for b in row) for c in range(256)]
+    values = bytes(range(256))
+    shifted = [row.translate(values[c:] + values[:c]) for c in range(256)]
     rows = (shifted[i * 7 + (i >> 8) + from_server & 255] for i in range((TOTAL >> 8) + 1))
     return b"".join(rows)[:TOTAL]
 
@@ -116,7 +116,7 @@ def run(stream, how, is_server):
     if how == "fork":
         fork_in_vain(stream)
     ours, theirs = pattern(is_server), pattern(not is_server)
-    with tempfile.TemporaryFile() as file:
+    with open(os.memfd_create("ours"), "wb") as file:
         file.write(ours[: 2 * STEP])
         file.flush()
         waiter = Waiter(how, stream.fileno())

@@ -7,6 +7,7 @@ use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, UdpSocket};
 use std::process::Command;
 use std::thread;
+use std::time::Duration;
 
 /// A port of `ip` that no socket has, and that no other test gets while this process runs.
 ///
@@ -38,7 +39,8 @@ pub fn await_listening(server: &mut Running, mut is_listening: impl FnMut() -> b
             }
             panic!("the server ended before it listened: {status}: {said}");
         }
-        thread::yield_now();
+        // Not at once: the server needs the CPU that a look takes.
+        thread::park_timeout(Duration::from_millis(2));
     }
 }
 
@@ -53,7 +55,13 @@ pub fn await_rdma_listener(port: u16, server: &mut Running) {
         let listing = Command::new("rdma").args(["resource", "show", "cm_id"]).output();
         let listing = listing.expect("the kernel's list");
         let listing = String::from_utf8_lossy(&listing.stdout).into_owned() + "\n";
-        listing.lines().any(|line| line.contains("LISTEN") && line.contains(&address))
+        let is_there =
+            listing.lines().any(|line| line.contains("LISTEN") && line.contains(&address));
+        if !is_there {
+            // In an emulated guest a look is a program's start, as long as the server's own.
+            thread::park_timeout(Duration::from_millis(30));
+        }
+        is_there
     });
     // It is in the list a moment before connects reach it. C's rsockets then take them in a thread
     // of their own, with the options of that moment, which `riostream` sets after it listens. So

@@ -13,6 +13,7 @@ use rsock_tests::{
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
 /// What a program speaks.
@@ -151,6 +152,7 @@ fn netperf_runs_between_librdmacms_preload_library_and_rsocks() {
             let mut is_seen = false;
             while netperf.try_wait().expect("its state").is_none() {
                 is_seen |= has_plain_peer();
+                thread::park_timeout(Duration::from_millis(20));
             }
             let said = assert_worked(&what, &netperf.output().expect("it ends"));
             let figure = said.split_whitespace().next_back().and_then(|word| word.parse().ok());
