@@ -311,7 +311,7 @@ impl RecvHalf {
     /// Whether there is a [next grant](Self::next_grant).
     #[inline]
     #[must_use]
-    pub fn is_grant_due(&self) -> bool {
+    pub fn has_next_grant(&self) -> bool {
         self.has_peer && (self.can_announce() || self.is_credit_due())
     }
 
@@ -323,22 +323,19 @@ impl RecvHalf {
     #[inline]
     #[must_use]
     pub fn next_grant(&self) -> Option<Grant> {
-        if !self.has_peer {
+        if !self.has_next_grant() {
             return None;
         }
-        let entry = if self.can_announce() {
+        // Otherwise credit alone is due.
+        let entry = self.can_announce().then(|| {
             let sge = RemoteSge {
                 addr: self.region.wrapping_add(self.grant_off),
                 key: self.rkey,
                 len: self.next_len(),
             };
             let at = u64::from(self.next_slot) * TABLE_ENTRY as u64;
-            Some((self.table.addr.wrapping_add(at), self.table.key, sge.to_table_bytes(self.swap)))
-        } else if self.is_credit_due() {
-            None
-        } else {
-            return None;
-        };
+            (self.table.addr.wrapping_add(at), self.table.key, sge.to_table_bytes(self.swap))
+        });
         Some(Grant { imm: Imm::credit(self.next_seq.wrapping_add(self.window)), entry })
     }
 

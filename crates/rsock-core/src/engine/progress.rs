@@ -252,7 +252,7 @@ impl<B: Backend> QpStream<B> {
     #[inline]
     pub(super) fn grant(&self, recv: &mut RecvState) {
         self.choose_buffers(recv);
-        if recv.half.is_grant_due() {
+        if recv.half.has_next_grant() {
             self.post_grants(recv);
         }
     }
