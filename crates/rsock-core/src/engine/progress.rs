@@ -132,7 +132,7 @@ impl<B: Backend> QpStream<B> {
                 recv.n_owed < MAX_OWED || self.repost(recv)
             }
             Wire::MsgSend => {
-                self.resources.post_receive(u32::try_from(wc.id.0).unwrap_or(0)).is_ok()
+                self.resources.post_word_receive(u32::try_from(wc.id.0).unwrap_or(0)).is_ok()
             }
         };
         if !is_posted || self.dispatch(recv, Imm(word)).is_err() {

@@ -36,7 +36,7 @@ impl<B: Backend> Resources<B> {
     pub(super) fn post_first_receives(&self, depth: u32) -> bool {
         match self.wire {
             Wire::WriteImm => self.post_empty_receives(depth) == depth,
-            Wire::MsgSend => (0..depth).all(|i| self.post_receive(i).is_ok()),
+            Wire::MsgSend => (0..depth).all(|i| self.post_word_receive(i).is_ok()),
         }
     }
 
@@ -47,23 +47,15 @@ impl<B: Backend> Resources<B> {
         self.qp.post_recvs_empty(WrId(0), n)
     }
 
-    /// Posts receive `i`: empty, or with room for a message word.
-    pub(super) fn post_receive(&self, i: u32) -> Result<(), PostError> {
-        match self.wire {
-            Wire::WriteImm => self.qp.post_recv_empty(WrId(i.into())),
-            Wire::MsgSend => {
-                let at = (self.layout.words + 4 * i as usize) as u64;
-                let word = Sge {
-                    addr: self.table.addr().wrapping_add(at).0,
-                    len: 4,
-                    lkey: self.table.lkey(),
-                };
-                let wr = RecvWr { id: WrId(i.into()), sges: &[word] };
-                // SAFETY: the word lies in `self.table`, which is declared after `self.qp` and so
-                // dropped later: it stays registered as long as the receive can complete.
-                unsafe { self.qp.post_recv(&wr) }
-            }
-        }
+    /// Posts receive `i`, with room for the word of a message that has no immediate.
+    pub(super) fn post_word_receive(&self, i: u32) -> Result<(), PostError> {
+        let at = (self.layout.words + 4 * i as usize) as u64;
+        let addr = self.table.addr().wrapping_add(at).0;
+        let word = Sge { addr, len: 4, lkey: self.table.lkey() };
+        let wr = RecvWr { id: WrId(i.into()), sges: &[word] };
+        // SAFETY: the word lies in `self.table`, which is declared after `self.qp` and so dropped
+        // later: it stays registered as long as the receive can complete.
+        unsafe { self.qp.post_recv(&wr) }
     }
 
     /// Posts one message: `payload` to `remote`, then `word` as its notification.
