@@ -33,7 +33,7 @@ pub use listening::{
 pub use piped::Piped;
 pub use running::Running;
 pub use transports::{fallback_reasons, has_left_tcp, has_used_ring, n_that_used_ring};
-pub use watchdog::Watchdog;
+pub use watchdog::{Watchdog, await_that};
 
 /// The README's Rust example is compiled and run like any other.
 #[cfg(doctest)]

@@ -30,7 +30,12 @@ pub fn free_port(ip: IpAddr) -> u16 {
 ///
 /// # Panics
 /// If it ends before.
-pub fn await_listening(server: &mut Running, mut is_listening: impl FnMut() -> bool) {
+pub fn await_listening(server: &mut Running, is_listening: impl FnMut() -> bool) {
+    await_by_looks(server, Duration::from_millis(2), is_listening);
+}
+
+/// As [`await_listening`], with a pause between two looks: the server needs the CPU that they take.
+fn await_by_looks(server: &mut Running, pause: Duration, mut is_listening: impl FnMut() -> bool) {
     while !is_listening() {
         if let Some(status) = server.try_wait().expect("its state") {
             let mut said = String::new();
@@ -39,8 +44,7 @@ pub fn await_listening(server: &mut Running, mut is_listening: impl FnMut() -> b
             }
             panic!("the server ended before it listened: {status}: {said}");
         }
-        // Not at once: the server needs the CPU that a look takes.
-        thread::park_timeout(Duration::from_millis(2));
+        thread::park_timeout(pause);
     }
 }
 
@@ -51,17 +55,12 @@ pub fn await_listening(server: &mut Running, mut is_listening: impl FnMut() -> b
 /// If it ends before; without the program `rdma`.
 pub fn await_rdma_listener(port: u16, server: &mut Running) {
     let address = format!("{port} ");
-    await_listening(server, || {
+    // In an emulated guest a look is a program's start, as long as the server's own.
+    await_by_looks(server, Duration::from_millis(30), || {
         let listing = Command::new("rdma").args(["resource", "show", "cm_id"]).output();
         let listing = listing.expect("the kernel's list");
         let listing = String::from_utf8_lossy(&listing.stdout).into_owned() + "\n";
-        let is_there =
-            listing.lines().any(|line| line.contains("LISTEN") && line.contains(&address));
-        if !is_there {
-            // In an emulated guest a look is a program's start, as long as the server's own.
-            thread::park_timeout(Duration::from_millis(30));
-        }
-        is_there
+        listing.lines().any(|line| line.contains("LISTEN") && line.contains(&address))
     });
     // It is in the list a moment before connects reach it. C's rsockets then take them in a thread
     // of their own, with the options of that moment, which `riostream` sets after it listens. So

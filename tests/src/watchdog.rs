@@ -34,6 +34,14 @@ impl Watchdog {
     }
 }
 
+/// Waits until `is_meant` holds. Between two looks it leaves the CPU to what it waits for; a
+/// [`Watchdog`] of the caller's ends a wait in vain.
+pub fn await_that(mut is_meant: impl FnMut() -> bool) {
+    while !is_meant() {
+        thread::park_timeout(Duration::from_millis(20));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,8 +13,8 @@ use rsock_core::accelerate::FallbackReason;
 use rsock_core::metrics::{self, StreamMetrics};
 use rsock_tests::hosts::{Guest, Role};
 use rsock_tests::{
-    Blocks, Running, Watchdog, assert_worked, await_rdma_listener, await_udp_socket, c_library,
-    has_tcp_listener, packets_received, preload_library, tools,
+    Blocks, Running, Watchdog, assert_worked, await_rdma_listener, await_that, await_udp_socket,
+    c_library, has_tcp_listener, packets_received, preload_library, tools,
 };
 use std::env;
 use std::fs;
@@ -125,9 +125,7 @@ fn connections(guest: &Guest) -> Vec<StreamMetrics> {
 
 /// Waits until `is_meant` holds for one of them.
 fn await_connection(guest: &Guest, is_meant: impl Fn(&StreamMetrics) -> bool) {
-    while !connections(guest).iter().any(&is_meant) {
-        thread::park_timeout(Duration::from_millis(20));
-    }
+    await_that(|| connections(guest).iter().any(&is_meant));
 }
 
 fn has_used_rdma(c: &StreamMetrics) -> bool {
@@ -241,9 +239,7 @@ fn programs(
         };
         let _servers: Vec<_> = ports.clone().map(start).collect();
         for port in ports {
-            while !has_tcp_listener(port) {
-                thread::park_timeout(Duration::from_millis(20));
-            }
+            await_that(|| has_tcp_listener(port));
         }
         guest.meet("listening");
         guest.meet("done");

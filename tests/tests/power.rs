@@ -6,12 +6,11 @@ mod power_quiet;
 use power_quiet::Quiet;
 use rsock_core::metrics::{self, StreamMetrics};
 use rsock_tests::hosts::{Guest, Role};
-use rsock_tests::{Blocks, Watchdog, preload_library, tools};
+use rsock_tests::{Blocks, Watchdog, await_that, preload_library, tools};
 use std::env;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::thread;
 use std::time::Duration;
 
 /// Python with the preload library.
@@ -71,9 +70,7 @@ fn a_host_that_is_switched_off_is_an_error_to_its_peers() {
             [connect(0, "send"), connect(1, "echo"), reader]
         }
     };
-    while !all_are_on_rdma(&guest) {
-        thread::park_timeout(Duration::from_millis(20));
-    }
+    await_that(|| all_are_on_rdma(&guest));
     if guest.role == Role::B {
         // A direction that is on TCP at that moment, as a slow reader's may be, would go on for a
         // quarter of an hour.

@@ -9,7 +9,9 @@ use super::{Trust, config, connections, has_used_rdma, with_shim};
 use rsock_core::accelerate::FallbackReason;
 use rsock_core::metrics::Transport;
 use rsock_tests::hosts::{Guest, Role};
-use rsock_tests::{Blocks, Running, Watchdog, assert_worked, rsock_command, run, tools};
+use rsock_tests::{
+    Blocks, Running, Watchdog, assert_worked, await_that, rsock_command, run, tools,
+};
 use std::fs;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -72,13 +74,6 @@ fn end(guest: &Guest, all: [Blocks; 2]) {
     assert_eq!(own.join("\n"), guest.take());
     let is_whole = |said: &String| said.ends_with(" end") && said != "0 end";
     assert!(own.iter().all(is_whole), "{own:?}");
-}
-
-/// Waits until `is_meant` holds, by turns.
-fn await_that(mut is_meant: impl FnMut() -> bool) {
-    while !is_meant() {
-        thread::park_timeout(Duration::from_millis(20));
-    }
 }
 
 /// Waits until both connections have given RDMA up for `reason`, unused, and `rsock stat` says so.

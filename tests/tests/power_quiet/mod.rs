@@ -9,7 +9,7 @@ use rsock::rsockets::{self, Listener, PollEntry, Source};
 use rsock_core::accelerate;
 use rsock_core::metrics;
 use rsock_tests::hosts::Role;
-use rsock_tests::{Running, await_rdma_listener, c_library, preload_library};
+use rsock_tests::{Running, await_rdma_listener, await_that, c_library, preload_library};
 use rustix::event::PollFlags;
 use rustix::net::sockopt;
 use std::env;
@@ -139,9 +139,7 @@ impl Waiting {
                 all.filter(|c| c.peer == SocketAddr::new(guest.peer_ip(), port)).collect();
             !of_it.is_empty() && of_it.iter().all(|c| c.probes > 0)
         };
-        while ![RSOCKETS_PORT, C].into_iter().all(is_probed) {
-            thread::park_timeout(Duration::from_millis(20));
-        }
+        await_that(|| [RSOCKETS_PORT, C].into_iter().all(is_probed));
         assert_eq!(self.ends.try_recv(), Err(TryRecvError::Empty));
     }
 }

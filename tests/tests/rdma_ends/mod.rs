@@ -3,14 +3,14 @@
 //! at once, and every way to end. It checks every byte.
 
 use rsock_tests::{
-    Running, Watchdog, assert_worked, await_rdma_listener, c_library, preload_library, tools,
+    Running, Watchdog, assert_worked, await_rdma_listener, await_that, c_library, preload_library,
+    tools,
 };
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
-use std::thread;
 use std::time::Duration;
 
 /// What the program's rsockets are.
@@ -248,14 +248,6 @@ impl Own {
         let n = words.nth(1).and_then(|word| word.parse().ok());
         n.unwrap_or_else(|| panic!("no {kind} in {all}"))
     }
-
-    /// Waits until there are at most so many of them.
-    fn await_at_most(&self, kind: &str, most: u32) {
-        while self.n(kind) > most {
-            // A look is a program's start, and those that are to let go need the CPU.
-            thread::park_timeout(Duration::from_millis(30));
-        }
-    }
 }
 
 impl Drop for Own {
@@ -318,9 +310,9 @@ fn five_hundred_connections_in_a_row_leave_nothing_behind() {
         }
         for (kind, before) in kinds.into_iter().zip(objects) {
             // Those of the last connections go a little later.
-            own.await_at_most(kind, before + SPARE);
+            await_that(|| own.n(kind) <= before + SPARE);
         }
-        own.await_at_most("qp", n_qps);
+        await_that(|| own.n("qp") <= n_qps);
         ends.iter_mut().for_each(Inspected::go_on);
         for Inspected { process, out, to } in ends {
             drop((out, to));
