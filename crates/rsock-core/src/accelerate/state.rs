@@ -62,6 +62,8 @@ pub(super) struct Flags {
     /// Of the peer's requests to leave the ring, the number that the sender has answered, as its
     /// switch counts them.
     pub(super) leaves_answered: AtomicU32,
+    /// Receives that found nothing at first, and then something.
+    n_answers: AtomicU32,
     /// The mark and the flags of the last look that found nothing: see [`super::quiet`].
     pub(super) quiet: AtomicU64,
 }
@@ -187,6 +189,7 @@ impl Directions {
                 kernel_only_waiters: AtomicU32::new(0),
                 full_sends: AtomicU32::new(0),
                 leaves_answered: AtomicU32::new(0),
+                n_answers: AtomicU32::new(0),
                 quiet: AtomicU64::new(0),
             }),
             holders: Line(Holders::new()),
@@ -202,6 +205,20 @@ impl Directions {
     #[inline]
     pub(super) fn has(&self, flag: u32) -> bool {
         self.shared.0.bits.has(flag)
+    }
+
+    /// Counts a receive that found nothing at first, and then something. The caller holds the lock
+    /// of the receiving direction.
+    #[inline]
+    pub(super) fn note_answer(&self) {
+        let n = self.n_answers().wrapping_add(1);
+        self.shared.0.n_answers.store(n, Ordering::Relaxed);
+    }
+
+    /// What [`Self::note_answer`] has counted, wrapping.
+    #[inline]
+    pub(super) fn n_answers(&self) -> u32 {
+        self.shared.0.n_answers.load(Ordering::Relaxed)
     }
 
     /// All flags.

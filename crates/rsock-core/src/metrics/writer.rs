@@ -66,6 +66,15 @@ impl StreamSlot {
         }
     }
 
+    /// Counts `n` bytes that `transport` has received, and the waits for them that spinning ended.
+    #[inline]
+    pub fn add_received(&self, transport: Transport, n: u64, n_spins: u32) {
+        if let Some(counters) = self.counters(Direction::Recv) {
+            add(&counters.bytes[transport as usize], n);
+            add(&counters.spins, n_spins.into());
+        }
+    }
+
     /// Counts a return from a sleep in the kernel.
     #[inline]
     pub fn add_wakeup(&self, direction: Direction) {

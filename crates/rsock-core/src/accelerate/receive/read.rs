@@ -124,9 +124,11 @@ impl AcceleratedStream {
         if !rx.switch.reads_ring(now, path.messages()) {
             return None;
         }
+        let n_answers = self.dirs.n_answers();
         match take() {
             Ok(n) if n != 0 => {
-                self.received_on_ring(path, rx, n);
+                let n_spins = self.dirs.n_answers().wrapping_sub(n_answers);
+                self.received_on_ring(path, rx, n, n_spins);
                 Some(Ok(n))
             }
             Err(RecvError::WouldBlock) => {
@@ -143,12 +145,14 @@ impl AcceleratedStream {
         }
     }
 
-    /// Notes that a read of the ring has taken `n` bytes.
+    /// Notes that a read of the ring has taken `n` bytes, for which it has spun so often.
     #[inline]
-    fn received_on_ring(&self, path: &Path, rx: &mut Receiving, n: usize) {
+    fn received_on_ring(&self, path: &Path, rx: &mut Receiving, n: usize, n_spins: u32) {
         rx.idle_reads = 0;
         rx.switch.took_ring(n as u64);
-        self.count_bytes(Direction::Recv, path.kind(), n);
+        if let Some(stat) = self.stat.get() {
+            stat.add_received(path.kind(), n as u64, n_spins);
+        }
     }
 
     fn receive_ring(
@@ -171,7 +175,7 @@ impl AcceleratedStream {
                         PeekedFirst::Ring(n),
                     )?));
                 }
-                self.received_on_ring(path, rx, n);
+                self.received_on_ring(path, rx, n, 0);
                 Ok(Took::Bytes(n))
             }
             Err(RecvError::WouldBlock) => {

@@ -4,9 +4,9 @@
 use crate::accelerate::AcceleratedStream;
 use crate::accelerate::path::Path;
 use crate::accelerate::receive::Blocked;
+use crate::accelerate::state::FLAG_RX_WAITS;
 use crate::closing::{Call, Descriptor};
 use crate::interrupt::Section;
-use crate::metrics::Direction;
 use rsock_proto::switch::FlagConditions;
 use rustix::net::RecvFlags;
 use std::io::IoSliceMut;
@@ -24,18 +24,10 @@ impl AcceleratedStream {
         &self,
         descriptor: Descriptor<'_>,
         buf: &mut IoSliceMut<'_>,
-        mut may_spin: bool,
+        may_spin: bool,
     ) -> Option<usize> {
         let bufs = slice::from_mut(buf);
-        loop {
-            match self.try_recv_by_shortcut(descriptor, bufs, RecvFlags::empty(), false)? {
-                Ok(n) => return Some(n),
-                Err(Blocked::Ring(mark)) if may_spin && self.first_spin(Direction::Recv, mark) => {
-                    may_spin = false;
-                }
-                Err(_) => return None,
-            }
-        }
+        self.try_recv_by_shortcut(descriptor, bufs, RecvFlags::empty(), may_spin, false)?.ok()
     }
 
     /// Whether something has arrived on a ring of the soft device, as far as a look without a lock
@@ -53,17 +45,19 @@ impl AcceleratedStream {
         bufs: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
     ) -> Option<Result<usize, Blocked<'_>>> {
-        self.try_recv_by_shortcut(descriptor, bufs, flags, true)
+        self.try_recv_by_shortcut(descriptor, bufs, flags, false, true)
     }
 
-    /// As [`Self::recv_by_shortcut`]. A read that finds nothing counts as one if it `is_counted`: a
-    /// call that tries twice makes one read.
-    #[inline]
+    /// As [`Self::recv_by_shortcut`]. Where nothing is there, it first spins for a moment if it
+    /// `may_spin`. A read that finds nothing counts as one if it `is_counted`: a call that tries
+    /// twice makes one read.
+    #[inline(always)]
     fn try_recv_by_shortcut(
         &self,
         descriptor: Descriptor<'_>,
         bufs: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
+        may_spin: bool,
         is_counted: bool,
     ) -> Option<Result<usize, Blocked<'_>>> {
         let path = self.path()?;
@@ -79,7 +73,15 @@ impl AcceleratedStream {
         }
         // Taken before the try, for the wait if there is nothing.
         let mark = stream.mark();
-        let done = self.receive_by_shortcut(path, &mut rx, mark, || stream.try_recv_to(buf))?;
+        let done = self.receive_by_shortcut(path, &mut rx, mark, || {
+            stream.try_recv_to(buf, || {
+                let has_come = may_spin && self.has(FLAG_RX_WAITS) && stream.spin_for_arrival();
+                if has_come {
+                    self.dirs.note_answer();
+                }
+                has_come
+            })
+        })?;
         if is_counted && done.is_err() {
             rx.count_idle();
         }

@@ -3,6 +3,7 @@
 use crate::accelerate::path::Path;
 use crate::accelerate::tests::*;
 use crate::closing::Descriptor;
+use crate::engine::RecvError;
 use rsock_proto::Ext;
 
 impl End {
@@ -38,6 +39,24 @@ fn bytes_on_the_ring_go_by_the_shortcuts() {
             assert!(a.send_by_shortcut(&[first, &[], second]), "{len} bytes in pieces");
             assert_eq!(b.recv_by_shortcut(len + 1, RecvFlags::empty()), Some(Some(bytes.clone())));
         }
+    });
+}
+
+#[test]
+fn a_receive_takes_what_comes_while_it_waits() {
+    watchdog(|| {
+        let (a, b) = connect_on_ring();
+        a.send(&[1]).expect("send");
+        b.recv_all(&mut [0]);
+        let stream = b.stream.path().and_then(Path::soft).expect("on the ring");
+        let mut room = [0; 2];
+        let _section = Section::enter();
+        let received = stream.try_recv_to(&mut room, || a.send(&[7]).is_ok());
+        assert_eq!((received, room), (Ok(1), [7, 0]));
+        assert_eq!(stream.try_recv_to(&mut room, || false), Err(RecvError::WouldBlock));
+        a.send(&[8]).expect("send");
+        let received = stream.try_recv_to(&mut room, || unreachable!("a byte is there"));
+        assert_eq!((received, room), (Ok(1), [8, 0]));
     });
 }
 

@@ -64,6 +64,13 @@ impl<B: Backend> QpStream<B> {
         self.spin_of(interest).first_turns(|| self.has_changed(mark))
     }
 
+    /// As [`Self::spin_at_first`], for a caller that holds the `recv` lock, so that no other thread
+    /// dispatches.
+    #[inline(always)]
+    pub(crate) fn spin_for_arrival(&self) -> bool {
+        self.ring.shared.mail.recv_spin.first_turns(|| self.resources.cq.is_ready())
+    }
+
     fn spin_of(&self, interest: Interest) -> &Spin {
         let mail = &self.ring.shared.mail;
         match interest {
