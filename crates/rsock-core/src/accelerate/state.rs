@@ -23,6 +23,8 @@ pub(super) struct Sending {
     pub(super) socket_checked_at: u32,
     /// When the last byte was sent on the ring, on the same clock.
     pub(super) sent_at: u32,
+    /// [`Directions::n_answers`] as of the last send.
+    pub(super) answers_seen: u32,
     /// Ring bytes sent as of the last check that found the peer open.
     pub(super) ring_bytes_checked: u64,
 }
@@ -175,6 +177,7 @@ impl Directions {
                 leaving_since: None,
                 socket_checked_at: 0,
                 sent_at: 0,
+                answers_seen: 0,
                 ring_bytes_checked: 0,
             })),
             rx: Line(Lock::new(Receiving {

@@ -146,15 +146,19 @@ impl<B: Backend> QpStream<B> {
     }
 
     /// Whether the peer's program has read exactly the first `sent` bytes (as in
-    /// [`Self::is_unread`]), and nothing has arrived that was not dispatched: since the last of
-    /// them was sent the peer was there, and it has not ended its direction. False if the device
-    /// does not report what was read.
+    /// [`Self::is_unread`]), and the peer [has announced nothing](Self::is_quiet): since the last of
+    /// them was sent the peer was there. False if the device does not report what was read.
     #[inline]
     #[must_use]
     pub fn has_read_all(&self, sent: u64) -> bool {
-        !self.is_over()
-            && !self.resources.cq.is_ready()
-            && self.resources.qp.consumed_by_peer() == Some(sent)
+        self.is_quiet() && self.resources.qp.consumed_by_peer() == Some(sent)
+    }
+
+    /// Whether the peer has not ended its direction, and nothing has arrived that was not
+    /// dispatched.
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        !self.is_over() && !self.resources.cq.is_ready()
     }
 
     /// Whether the peer's process has ended; see

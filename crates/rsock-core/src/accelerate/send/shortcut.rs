@@ -5,11 +5,14 @@
 
 use crate::accelerate::AcceleratedStream;
 use crate::accelerate::path::Path;
+use crate::accelerate::state::{FLAG_RESET, Sending};
 use crate::closing::Descriptor;
+use crate::engine::QpStream;
 use crate::interrupt::Section;
 use crate::sys;
+use rsock_verbs::soft::Soft;
 use std::io::IoSlice;
-use std::slice;
+use std::{mem, slice};
 
 impl AcceleratedStream {
     /// Sends all of `buf`, which has at least one byte, on the ring, if there is room for it and
@@ -33,8 +36,10 @@ impl AcceleratedStream {
         let Some(path @ Path::Soft(soft)) = self.path() else { return false };
         let _section = Section::enter();
         let mut tx = self.dirs.tx.0.lock();
-        let now = sys::tick();
-        if !self.closings.is_open(descriptor) || self.is_socket_check_due(&tx, path, now) {
+        let now = (!self.is_answered(&mut tx, &soft.stream)).then(sys::tick);
+        if !self.closings.is_open(descriptor)
+            || now.is_some_and(|now| self.is_socket_check_due(&tx, path, now))
+        {
             return false;
         }
         self.poll_messages_in_turn(&mut tx, path);
@@ -44,8 +49,18 @@ impl AcceleratedStream {
         {
             return false;
         }
-        tx.socket_checked_at = now;
+        // PERF: after the send, which the peer may wait for.
+        tx.socket_checked_at = now.unwrap_or_else(sys::tick);
         self.sent_on_ring(path, &mut tx, len);
         true
+    }
+
+    /// Whether the peer has sent something since the last send, as far as receives tell that had to
+    /// wait for it, and nothing after that, such as its end. It was there after the last send, so
+    /// that the next one need not check the socket.
+    #[inline]
+    fn is_answered(&self, tx: &mut Sending, stream: &QpStream<Soft>) -> bool {
+        let n = self.dirs.n_answers();
+        n != mem::replace(&mut tx.answers_seen, n) && stream.is_quiet() && !self.has(FLAG_RESET)
     }
 }

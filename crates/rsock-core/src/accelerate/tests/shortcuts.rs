@@ -60,6 +60,27 @@ fn a_receive_takes_what_comes_while_it_waits() {
     });
 }
 
+/// One byte by the shortcut, in a tick of its own. False if the socket is to be checked first.
+fn send_in_new_tick(end: &End) -> bool {
+    end.stream.dirs.tx.0.lock().socket_checked_at = sys::tick().wrapping_sub(100);
+    end.send_by_shortcut(&[&[1]])
+}
+
+#[test]
+fn a_send_after_an_answer_of_the_peer_checks_no_socket() {
+    watchdog(|| {
+        let (a, b) = connect_on_ring();
+        a.send(&[1]).expect("send");
+        assert!(!send_in_new_tick(&a), "a byte is unread");
+        a.stream.dirs.note_answer();
+        assert!(send_in_new_tick(&a), "the peer has answered");
+        assert!(!send_in_new_tick(&a), "it has not answered since");
+        a.stream.dirs.note_answer();
+        b.stream.shutdown(b.socket.as_fd(), Shutdown::Write).expect("shutdown");
+        assert!(!send_in_new_tick(&a), "its end came after the answer");
+    });
+}
+
 #[test]
 fn what_needs_more_is_left_to_the_switch() {
     watchdog(|| {
