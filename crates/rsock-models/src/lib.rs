@@ -1,10 +1,10 @@
-//! Models of concurrent algorithms of the crates above rsock-verbs, explored by loom.
+//! Models of concurrent algorithms, explored by loom.
 //!
 //! An algorithm lies in a file of its own in its crate, and takes its atomics from `crate::sync`.
-//! There that is the standard library's; this crate compiles the same file with loom's. Of those
-//! crates it depends on `rsock-proto` alone, for rules without atomics: what others depend on
-//! (Tokio) cannot be built for loom. Outside of `--cfg loom` it is empty. The device's own models
-//! are in `rsock-verbs/src/sync/loom_models.rs`.
+//! There that is the standard library's; this crate compiles the same file with loom's. The soft
+//! device's algorithms are generic over their atomics instead. Of those crates this one depends on
+//! `rsock-proto` alone, for rules without atomics: what others depend on (Tokio) cannot be built for
+//! loom, or takes long to build once more. Outside of `--cfg loom` it is empty.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p rsock-models --lib --release`
 

@@ -2,6 +2,7 @@
 
 mod announced_wait;
 mod claim;
+mod device;
 mod epoll_wait;
 mod event_count;
 mod free_list;

@@ -1,6 +1,4 @@
-//! Loom models: every interleaving of the soft device's lock-free algorithms.
-//!
-//! `RUSTFLAGS="--cfg loom" cargo test -p rsock-verbs --release --lib sync::loom_models`
+//! The soft device's lock-free algorithms, which are generic over the kind of their atomics.
 //!
 //! Sleeping is modelled by a mutex and a condition variable, so loom reports a lost wake-up as a
 //! deadlock. It also reports any access to memory that another thread still uses.
@@ -9,18 +7,21 @@ mod bells;
 mod owner;
 mod parking;
 mod ready_set;
+#[expect(dead_code, reason = "the models use what their algorithms need")]
+#[path = "../../../rsock-verbs/src/sync/mod.rs"]
+mod sync;
 
-use super::copy_guard::CopyGuard;
-use super::lane_users::LaneUsers;
-use super::primitive::{Loom, Platform};
-use super::room_request::RoomRequest;
-use super::slot::Slot;
-use super::waiter::{BELL, BellName, FUTEX, WaitLine};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::AtomicU32;
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use std::sync::atomic::Ordering;
+use sync::copy_guard::CopyGuard;
+use sync::lane_users::LaneUsers;
+use sync::primitive::{Loom, Platform};
+use sync::room_request::RoomRequest;
+use sync::slot::Slot;
+use sync::waiter::{BELL, BellName, FUTEX, WaitLine};
 
 fn explore(f: impl Fn() + Sync + Send + 'static) {
     explore_up_to(3, f);

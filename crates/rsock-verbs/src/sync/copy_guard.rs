@@ -24,7 +24,7 @@ pub(crate) struct CopyGuard<P: Platform = Native> {
 impl<P: Platform> CopyGuard<P> {
     /// A guard as in fresh memory.
     #[cfg(test)]
-    pub(super) fn fresh() -> Self {
+    pub(crate) fn fresh() -> Self {
         Self { word: P::U32::new(0), paused: P::U32::new(0) }
     }
 

@@ -1,13 +1,12 @@
 //! The lock-free algorithms of the soft device, generic over the kind of their atomics.
 //!
-//! In production the words are atomics inside a mapped segment; under `--cfg loom` the same code
-//! runs on loom's atomics on the heap. Nothing in this module knows about segments.
+//! In production the words are atomics inside a mapped segment. `rsock-models` compiles this module,
+//! too, and runs the same code on loom's atomics on the heap. Nothing in it knows about segments, or
+//! about anything else outside of it.
 
 pub(crate) mod bells;
 pub(crate) mod copy_guard;
 pub(crate) mod lane_users;
-#[cfg(all(test, loom))]
-mod loom_models;
 pub(crate) mod owner;
 pub(crate) mod parking;
 #[cfg(all(test, not(loom)))]

@@ -21,7 +21,7 @@ pub(crate) struct RoomRequest<P: Platform = Native> {
 impl<P: Platform> RoomRequest<P> {
     /// A request as in fresh memory.
     #[cfg(all(test, loom))]
-    pub(super) fn fresh() -> Self {
+    pub(crate) fn fresh() -> Self {
         Self { word: P::U32::new(0) }
     }
 

@@ -26,7 +26,7 @@ pub(crate) struct Slot<P: Platform = Native> {
 impl<P: Platform> Slot<P> {
     /// A slot as in fresh memory.
     #[cfg(test)]
-    pub(super) fn fresh() -> Self {
+    pub(crate) fn fresh() -> Self {
         let zero = || P::U64::new(0);
         let payload = std::array::from_fn(|_| zero());
         Self { seq: P::U32::new(0), imm: P::U32::new(0), word: zero(), payload }

@@ -1,10 +1,10 @@
 //! Loom models of the bells of a queue: a bell that is armed is rung by the next arrival, whatever
 //! other threads do with its place and with the queue's wait lines meanwhile.
 
+use super::sync::parking::{Registry, WaitLines};
+use super::sync::primitive::Loom;
+use super::sync::waiter::{BELL, BellName, Lines, WaitLine};
 use super::{ModelFutex, explore, explore_up_to};
-use crate::sync::parking::{Registry, WaitLines};
-use crate::sync::primitive::Loom;
-use crate::sync::waiter::{BELL, BellName, Lines, WaitLine};
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU32;
 use loom::thread;

@@ -1,8 +1,8 @@
 //! Loom models of the lock whose owner may die: exclusion, hand-over to sleepers, and take-over.
 
+use super::sync::owner::{Obtained, OwnerWord, Threads};
+use super::sync::primitive::{Loom, Word};
 use super::{ModelFutex, explore};
-use crate::sync::owner::{Obtained, OwnerWord, Threads};
-use crate::sync::primitive::{Loom, Word};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::AtomicU32;
 use loom::sync::{Arc, Condvar, Mutex};

@@ -1,10 +1,10 @@
 //! Loom models of parking on a queue with several wait lines: no wake-up is lost, whichever word it
 //! arrives by.
 
+use super::sync::parking::{Registry, WaitLines};
+use super::sync::primitive::Loom;
+use super::sync::waiter::{FUTEX, Lines, WaitLine};
 use super::{explore, explore_up_to};
-use crate::sync::parking::{Registry, WaitLines};
-use crate::sync::primitive::Loom;
-use crate::sync::waiter::{FUTEX, Lines, WaitLine};
 use loom::sync::atomic::AtomicU32;
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;

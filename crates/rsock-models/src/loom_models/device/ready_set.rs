@@ -1,9 +1,9 @@
 //! Loom models of a ready set: a waiter that watches several queues by one set misses nothing.
 
+use super::sync::primitive::Loom;
+use super::sync::ready_set::ReadySet;
+use super::sync::waiter::{ANNOUNCE, BELL, WaitLine};
 use super::{ModelFutex, explore, explore_up_to};
-use crate::sync::primitive::Loom;
-use crate::sync::ready_set::ReadySet;
-use crate::sync::waiter::{ANNOUNCE, BELL, WaitLine};
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU32;
 use loom::thread;
