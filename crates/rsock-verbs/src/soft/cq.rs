@@ -10,7 +10,8 @@ use super::{Soft, SoftCq};
 use crate::device::{CompletionQueue, Parked};
 use crate::error::Error;
 use crate::wc::Completion;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ impl SoftCq {
     pub(super) fn new() -> Result<Self, Error> {
         Ok(Self {
             qp: OnceLock::new(),
-            is_attached: AtomicBool::new(false),
+            attached: AtomicPtr::new(ptr::null_mut()),
             pausing: Mutex::new(()),
             waiters: Arc::new(Waiters::new()?),
         })
@@ -31,8 +32,8 @@ impl SoftCq {
     /// From here on `qp` completes here.
     pub(super) fn attach(&self, qp: &Arc<QpCore>) {
         // A second queue pair would be ignored; there is none.
-        let _ = self.qp.set(Arc::clone(qp));
-        self.is_attached.store(true, Ordering::Release);
+        let kept = self.qp.get_or_init(|| Arc::clone(qp));
+        self.attached.store(Arc::as_ptr(kept).cast_mut(), Ordering::Release);
     }
 
     /// The queue pair is going away: what of it was not polled is lost, as with any device.
@@ -41,16 +42,18 @@ impl SoftCq {
     /// the lane, whose memory goes to another queue pair soon.
     pub(super) fn detach(&self) {
         let _pausing = self.pausing();
-        self.is_attached.store(false, Ordering::Release);
+        self.attached.store(ptr::null_mut(), Ordering::Release);
     }
 
     fn pausing(&self) -> MutexGuard<'_, ()> {
         self.pausing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The queue pair, unless it is going away. PERF: one load, as a receive asks five times.
     #[inline(always)]
-    fn qp(&self) -> Option<&Arc<QpCore>> {
-        self.qp.get().filter(|_| self.is_attached.load(Ordering::Acquire))
+    fn qp(&self) -> Option<&QpCore> {
+        // SAFETY: null, or the queue pair that `self.qp` holds for as long as this queue lives.
+        unsafe { self.attached.load(Ordering::Acquire).as_ref() }
     }
 }
 

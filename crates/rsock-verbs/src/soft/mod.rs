@@ -63,7 +63,7 @@ use foreign::Foreign;
 use qp::QpCore;
 use regions::Regions;
 use segment::Mapping;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicPtr};
 use std::sync::{Arc, Mutex, OnceLock};
 use wait::Waiters;
 
@@ -130,7 +130,8 @@ pub struct Link {
 pub struct SoftCq {
     /// Set once. It stays known after the queue pair is gone, so that spinning needs no lock.
     qp: OnceLock<Arc<QpCore>>,
-    is_attached: AtomicBool,
+    /// That queue pair until it goes away, and null before and after.
+    attached: AtomicPtr<QpCore>,
     /// Held while the peer's sender is paused, and while the queue pair is detached.
     pausing: Mutex<()>,
     waiters: Arc<Waiters>,
