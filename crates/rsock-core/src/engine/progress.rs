@@ -58,7 +58,7 @@ impl<B: Backend> QpStream<B> {
         if recv.ctrl != under_way || std::mem::take(&mut recv.is_grant_due) {
             // A grant may have waited for such a completion, or for the device. Not inside the
             // loop: see there.
-            self.grant(recv);
+            self.grant_late(recv);
         }
         if let Some(status) = taken.failed {
             // Only now: a later completion may have carried the cause.
@@ -248,8 +248,15 @@ impl<B: Backend> QpStream<B> {
         }
     }
 
+    /// As [`Self::grant`], for the pump, which seldom has to.
+    #[cold]
+    #[inline(never)]
+    fn grant_late(&self, recv: &mut RecvState) {
+        self.grant(recv);
+    }
+
     /// Grants the peer the credits and buffers that are due.
-    #[inline]
+    #[inline(always)]
     pub(super) fn grant(&self, recv: &mut RecvState) {
         self.choose_buffers(recv);
         if recv.half.has_next_grant() {
