@@ -70,7 +70,15 @@ impl AcceleratedStream {
         bufs: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
     ) -> io::Result<usize> {
-        self.recv_by(Descriptor::new(fd, self.closings.count()), bufs, flags)
+        let descriptor = Descriptor::new(fd, self.closings.count());
+        if flags.is_empty()
+            && !self.is_served_by_kernel(FLAG_RX_PLAIN)
+            && let [buf] = bufs
+            && let Some(n) = self.recv_at_once(descriptor, buf, true)
+        {
+            return Ok(n);
+        }
+        self.recv_by(descriptor, bufs, flags)
     }
 
     /// As [`Self::recv`], by a descriptor that other threads may close meanwhile: see
