@@ -25,7 +25,7 @@ pub(crate) enum Verdict {
 pub(crate) struct Judgement {
     /// rsock : the base of the row.
     pub(crate) ratio: Option<f64>,
-    /// rsock : limit.
+    /// rsock : limit, where both had the CPUs placed alike.
     pub(crate) of_limit: Option<f64>,
     pub(crate) verdict: Verdict,
 }
@@ -43,14 +43,16 @@ pub(super) fn ratio_on_tcp(side: Side, medians: &BTreeMap<Side, f64>) -> Option<
     Some(medians.get(&side)? / kernel)
 }
 
-/// Compares the medians of a row with its promise.
-pub(super) fn judge(need: Need, base: Side, medians: &BTreeMap<Side, f64>) -> Judgement {
+/// Compares the medians of a row, and its part `of_limit`, with its promise.
+pub(super) fn judge(
+    need: Need,
+    base: Side,
+    medians: &BTreeMap<Side, f64>,
+    of_limit: Option<f64>,
+) -> Judgement {
     let rsock = medians.get(&Side::Rsock).copied();
-    let over = |side| {
-        let other = medians.get(&side).copied().filter(|other: &f64| *other > 0.0)?;
-        Some(rsock? / other)
-    };
-    let (ratio, of_limit) = (over(base), over(Side::Limit));
+    let base = medians.get(&base).copied().filter(|base: &f64| *base > 0.0);
+    let ratio = rsock.zip(base).map(|(rsock, base)| rsock / base);
     let verdict = match need {
         Need::Nothing => rsock.map(|_| Verdict::Shown),
         Need::RatioAtLeast { least, aim } => ratio.map(|r| at_least(r, least, aim)),
@@ -89,8 +91,13 @@ fn at_most(value: f64, most: f64, aim: f64) -> Verdict {
 mod tests {
     use super::*;
 
+    fn judged(need: Need, base: Side, medians: &BTreeMap<Side, f64>) -> Judgement {
+        let limit = medians.get(&Side::Limit);
+        judge(need, base, medians, limit.map(|limit| medians[&Side::Rsock] / limit))
+    }
+
     fn verdict(need: Need, medians: &[(Side, f64)]) -> Verdict {
-        judge(need, Side::Kernel, &medians.iter().copied().collect()).verdict
+        judged(need, Side::Kernel, &medians.iter().copied().collect()).verdict
     }
 
     #[test]
@@ -101,9 +108,8 @@ mod tests {
             (Side::Rsock, 50.0),
             (Side::Limit, 100.0),
         ]);
-        let judged = judge(Need::Nothing, Side::Kernel, &medians);
-        assert_eq!((judged.ratio, judged.of_limit), (Some(2.5), Some(0.5)));
-        assert_eq!(judge(Need::Nothing, Side::C, &medians).ratio, None);
+        assert_eq!(judged(Need::Nothing, Side::Kernel, &medians).ratio, Some(2.5));
+        assert_eq!(judged(Need::Nothing, Side::C, &medians).ratio, None);
     }
 
     #[test]
@@ -131,7 +137,7 @@ mod tests {
         let need = Need::RatioAndPartOfLimit { least: 2.0, part: 0.6, aim: 4.0 };
         let of = |c, limit| {
             let medians = [(Side::C, c), (Side::Rsock, 60.0), (Side::Limit, limit)];
-            judge(need, Side::C, &medians.into_iter().collect()).verdict
+            judged(need, Side::C, &medians.into_iter().collect()).verdict
         };
         assert_eq!(
             [of(31.0, 100.0), of(30.0, 100.0), of(15.0, 100.0), of(15.0, 101.0)],

@@ -89,8 +89,10 @@ impl Row {
                 first.side
             )
         });
-        let need = case.need_at(usual_placement(&samples));
-        let mut judgement = judge::judge(need, case.base, &medians);
+        let usual = usual_placement(&samples);
+        let need = case.need_at(usual);
+        let of_limit = part_of_limit(&samples, usual);
+        let mut judgement = judge::judge(need, case.base, &medians, of_limit);
         if !case.sides.contains(&Side::Rsock) && !medians.is_empty() {
             // The figure is about the machine.
             judgement.verdict = Verdict::Shown;
@@ -114,13 +116,16 @@ impl Row {
         let Work::Quotient(above, below) = case.work else {
             return Self::not_run(case, "not a quotient");
         };
-        let value =
-            |id| rows.iter().find(|row| row.id == id).and_then(|row| row.medians.get(&Side::Rsock));
-        let (Some(above_value), Some(below_value)) = (value(above), value(below)) else {
+        let row = |id| rows.iter().find(|row| row.id == id);
+        let values = row(above).zip(row(below)).and_then(|(above, below)| {
+            let both = [above, below].map(|row| of_side(&row.samples, Side::Rsock));
+            medians_alike(&both, usual_placement(both.iter().flatten().copied()))
+        });
+        let Some([above_value, below_value]) = values else {
             return Self::not_run(case, &format!("needs {above} and {below}"));
         };
         let medians = BTreeMap::from([(Side::Rsock, above_value / below_value)]);
-        let judgement = judge::judge(case.need, case.base, &medians);
+        let judgement = judge::judge(case.need, case.base, &medians, None);
         Self { judgement, medians, ..Self::empty(case) }
     }
 
@@ -183,10 +188,45 @@ fn too_slow_note(slow: &[(Side, f64)]) -> Option<String> {
 }
 
 /// How the CPUs were placed during most of the samples.
-fn usual_placement(samples: &[Sample]) -> Placement {
-    let n_shared = samples.iter().filter(|sample| sample.placement == Placement::A).count();
-    if 2 * n_shared >= samples.len() { Placement::A } else { Placement::B }
+fn usual_placement<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> Placement {
+    let (mut n_shared, mut n) = (0, 0);
+    for sample in samples {
+        n_shared += usize::from(sample.placement == Placement::A);
+        n += 1;
+    }
+    if 2 * n_shared >= n { Placement::A } else { Placement::B }
 }
+
+/// rsock : limit, where the CPUs had the `usual` placement, on which both depend.
+fn part_of_limit(samples: &[Sample], usual: Placement) -> Option<f64> {
+    let both = [Side::Rsock, Side::Limit].map(|side| of_side(samples, side));
+    let [rsock, limit] = medians_alike(&both, usual)?;
+    (limit > 0.0).then(|| rsock / limit)
+}
+
+fn of_side(samples: &[Sample], side: Side) -> Vec<&Sample> {
+    samples.iter().filter(|sample| sample.side == side).collect()
+}
+
+/// The medians of two sets of samples with one `placement` of the CPUs, or with any, where one of
+/// the two has fewer than [`FEWEST_PLACED`] such samples.
+fn medians_alike(sets: &[Vec<&Sample>; 2], placement: Placement) -> Option<[f64; 2]> {
+    let values = |placed: Option<Placement>| {
+        sets.each_ref().map(|set| -> Vec<f64> {
+            let counted = set.iter().filter(|s| placed.is_none_or(|p| s.placement == p));
+            counted.filter_map(|s| s.value).collect()
+        })
+    };
+    let mut both = values(Some(placement));
+    if both.iter().any(|values| values.len() < FEWEST_PLACED) {
+        both = values(None);
+    }
+    let [first, second] = both.map(median);
+    Some([first?, second?])
+}
+
+/// Samples of a side in one placement that tell something.
+const FEWEST_PLACED: usize = 2;
 
 /// The middle value, or the mean of the two in the middle.
 pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
@@ -256,6 +296,24 @@ mod tests {
             Row::measured(&case, samples).judgement.verdict
         };
         assert_eq!([2, 1, 0].map(verdict), [Verdict::Fail, Verdict::Fail, Verdict::Pass]);
+    }
+
+    #[test]
+    fn rsock_and_the_limit_are_compared_where_the_cpus_are_placed_alike() {
+        let at = |side, value, placement| Sample { placement, ..sample(side, Some(value)) };
+        let (shared, apart) = (Placement::A, Placement::B);
+        let mut samples = vec![
+            at(Side::Rsock, 60.0, shared),
+            at(Side::Rsock, 20.0, apart),
+            at(Side::Rsock, 20.0, apart),
+            at(Side::Limit, 100.0, shared),
+            at(Side::Limit, 100.0, shared),
+            at(Side::Limit, 25.0, apart),
+        ];
+        assert_eq!(part_of_limit(&samples, shared), Some(0.2), "one sample of rsock is too few");
+        samples.push(at(Side::Rsock, 70.0, shared));
+        assert_eq!(part_of_limit(&samples, shared), Some(0.65));
+        assert_eq!(part_of_limit(&samples[..3], shared), None, "there is no limit");
     }
 
     #[test]
