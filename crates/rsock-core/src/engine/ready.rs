@@ -146,8 +146,8 @@ impl<B: Backend> QpStream<B> {
     }
 
     /// Whether the peer's program has read exactly the first `sent` bytes (as in
-    /// [`Self::is_unread`]), and the peer [has announced nothing](Self::is_quiet): since the last of
-    /// them was sent the peer was there. False if the device does not report what was read.
+    /// [`Self::is_unread`]), and the stream [is quiet](Self::is_quiet): since the last of them was
+    /// sent the peer was there. False if the device does not report what was read.
     #[inline]
     #[must_use]
     pub fn has_read_all(&self, sent: u64) -> bool {

@@ -1,8 +1,8 @@
 //! The lock-free algorithms of the soft device, generic over the kind of their atomics.
 //!
-//! In production the words are atomics inside a mapped segment. `rsock-models` compiles this module,
-//! too, and runs the same code on loom's atomics on the heap. Nothing in it knows about segments, or
-//! about anything else outside of it.
+//! In production the words are atomics inside a mapped segment. `rsock-models` compiles this module
+//! too, and runs the same code on loom's atomics on the heap. Nothing in it knows about segments,
+//! or about anything else outside of it.
 
 pub(crate) mod bells;
 pub(crate) mod copy_guard;

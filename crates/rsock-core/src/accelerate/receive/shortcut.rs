@@ -13,8 +13,8 @@ use std::io::IoSliceMut;
 use std::slice;
 
 impl AcceleratedStream {
-    /// Receives to `buf`, unless that is empty, what is on the ring, if there is nothing else to do.
-    /// A call that `may_spin` also takes what comes there within the [moment] that a blocking call
+    /// Receives to `buf`, if that has room, what is on the ring, if there is nothing else to do. A
+    /// call that `may_spin` also takes what comes there within the [moment] that a blocking call
     /// spins first; it never sleeps. `None`: nothing was received, and [`Self::recv_by`] tells why.
     ///
     /// [moment]: Self::first_spin
