@@ -226,7 +226,7 @@ fn medians_alike(sets: &[Vec<&Sample>; 2], placement: Placement) -> Option<[f64;
 }
 
 /// Samples of a side in one placement that tell something.
-const FEWEST_PLACED: usize = 2;
+const FEWEST_PLACED: usize = 3;
 
 /// The middle value, or the mean of the two in the middle.
 pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
@@ -304,16 +304,19 @@ mod tests {
         let (shared, apart) = (Placement::A, Placement::B);
         let mut samples = vec![
             at(Side::Rsock, 60.0, shared),
+            at(Side::Rsock, 70.0, shared),
             at(Side::Rsock, 20.0, apart),
             at(Side::Rsock, 20.0, apart),
+            at(Side::Rsock, 20.0, apart),
+            at(Side::Limit, 100.0, shared),
             at(Side::Limit, 100.0, shared),
             at(Side::Limit, 100.0, shared),
             at(Side::Limit, 25.0, apart),
         ];
-        assert_eq!(part_of_limit(&samples, shared), Some(0.2), "one sample of rsock is too few");
-        samples.push(at(Side::Rsock, 70.0, shared));
-        assert_eq!(part_of_limit(&samples, shared), Some(0.65));
-        assert_eq!(part_of_limit(&samples[..3], shared), None, "there is no limit");
+        assert_eq!(part_of_limit(&samples, shared), Some(0.2), "two samples of rsock are too few");
+        samples.push(at(Side::Rsock, 80.0, shared));
+        assert_eq!(part_of_limit(&samples, shared), Some(0.7));
+        assert_eq!(part_of_limit(&samples[..5], shared), None, "there is no limit");
     }
 
     #[test]
