@@ -11,9 +11,10 @@ mod ready_set;
 #[path = "../../../rsock-verbs/src/sync/mod.rs"]
 mod sync;
 
+use super::{ModelFutex, explore};
 use loom::cell::UnsafeCell;
+use loom::sync::Arc;
 use loom::sync::atomic::AtomicU32;
-use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use std::sync::atomic::Ordering;
 use sync::copy_guard::CopyGuard;
@@ -23,57 +24,29 @@ use sync::room_request::RoomRequest;
 use sync::slot::Slot;
 use sync::waiter::{BELL, BellName, FUTEX, WaitLine};
 
-fn explore(f: impl Fn() + Sync + Send + 'static) {
-    explore_up_to(3, f);
-}
-
-/// Explores every interleaving with at most `preemptions` preemptions.
-fn explore_up_to(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(preemptions);
-    model.check(f);
-}
-
-/// A model of a futex, or of a doorbell.
-struct ModelFutex {
-    lock: Mutex<bool>,
-    wake: Condvar,
-}
-
-impl ModelFutex {
-    fn new() -> Self {
-        Self { lock: Mutex::new(false), wake: Condvar::new() }
-    }
-
-    /// Sleeps while the word has the value, as a futex does.
-    fn futex_wait(&self, word: &AtomicU32, expected: u32) {
-        let guard = self.lock.lock().expect("lock");
-        if word.load(Ordering::Relaxed) == expected {
-            drop(self.wake.wait(guard).expect("lock"));
+/// A peer that publishes the first entry of `slot`, and wakes a thread that has parked on `line`.
+fn publisher(
+    line: &Arc<WaitLine<Loom>>,
+    slot: &Arc<Slot<Loom>>,
+    futex: &Arc<ModelFutex>,
+) -> thread::JoinHandle<()> {
+    let (line, slot, futex) = (Arc::clone(line), Arc::clone(slot), Arc::clone(futex));
+    thread::spawn(move || {
+        slot.publish(0, 1, 2, &[0; 6]);
+        if line.ring() & FUTEX != 0 {
+            futex.wake();
         }
-    }
+    })
+}
 
-    fn futex_wake(&self) {
-        let _guard = self.lock.lock().expect("lock");
-        self.wake.notify_all();
-    }
-
-    fn futex_wake_one(&self) {
-        let _guard = self.lock.lock().expect("lock");
-        self.wake.notify_one();
-    }
-
-    fn bell_wait(&self) {
-        let mut rung = self.lock.lock().expect("lock");
-        while !*rung {
-            rung = self.wake.wait(rung).expect("lock");
+/// Parks on `line` until the first entry of `slot` is published.
+fn await_published(line: &WaitLine<Loom>, slot: &Slot<Loom>, futex: &ModelFutex) {
+    while !slot.is_published(0) {
+        let expected = line.arm(FUTEX);
+        if slot.is_published(0) {
+            break;
         }
-        *rung = false;
-    }
-
-    fn bell_ring(&self) {
-        *self.lock.lock().expect("lock") = true;
-        self.wake.notify_all();
+        futex.futex_wait(line.word(), expected);
     }
 }
 
@@ -131,22 +104,8 @@ fn a_parked_thread_is_woken_by_a_published_entry() {
         let line = Arc::new(WaitLine::<Loom>::fresh());
         let slot = Arc::new(Slot::<Loom>::fresh());
         let futex = Arc::new(ModelFutex::new());
-        let sender = {
-            let (line, slot, futex) = (Arc::clone(&line), Arc::clone(&slot), Arc::clone(&futex));
-            thread::spawn(move || {
-                slot.publish(0, 1, 2, &[0; 6]);
-                if line.ring() & FUTEX != 0 {
-                    futex.futex_wake();
-                }
-            })
-        };
-        while !slot.is_published(0) {
-            let expected = line.arm(FUTEX);
-            if slot.is_published(0) {
-                break;
-            }
-            futex.futex_wait(line.word(), expected);
-        }
+        let sender = publisher(&line, &slot, &futex);
+        await_published(&line, &slot, &futex);
         sender.join().expect("sender");
     });
 }
@@ -157,27 +116,13 @@ fn a_second_thread_that_parks_does_not_hide_the_wake_up_of_the_first() {
         let line = Arc::new(WaitLine::<Loom>::fresh());
         let slot = Arc::new(Slot::<Loom>::fresh());
         let futex = Arc::new(ModelFutex::new());
-        let sender = {
-            let (line, slot, futex) = (Arc::clone(&line), Arc::clone(&slot), Arc::clone(&futex));
-            thread::spawn(move || {
-                slot.publish(0, 1, 2, &[0; 6]);
-                if line.ring() & FUTEX != 0 {
-                    futex.futex_wake();
-                }
-            })
-        };
+        let sender = publisher(&line, &slot, &futex);
         let other = {
             let line = Arc::clone(&line);
             // It waits for another event, which never happens.
             thread::spawn(move || line.arm(FUTEX))
         };
-        while !slot.is_published(0) {
-            let expected = line.arm(FUTEX);
-            if slot.is_published(0) {
-                break;
-            }
-            futex.futex_wait(line.word(), expected);
-        }
+        await_published(&line, &slot, &futex);
         sender.join().expect("sender");
         other.join().expect("other");
     });
@@ -191,15 +136,7 @@ fn a_parked_thread_and_a_bell_are_both_woken() {
         let (futex, bell) = (Arc::new(ModelFutex::new()), Arc::new(ModelFutex::new()));
         let sleeper = {
             let (line, slot, futex) = (Arc::clone(&line), Arc::clone(&slot), Arc::clone(&futex));
-            thread::spawn(move || {
-                while !slot.is_published(0) {
-                    let expected = line.arm(FUTEX);
-                    if slot.is_published(0) {
-                        break;
-                    }
-                    futex.futex_wait(line.word(), expected);
-                }
-            })
+            thread::spawn(move || await_published(&line, &slot, &futex))
         };
         let sender = {
             let (line, slot) = (Arc::clone(&line), Arc::clone(&slot));
@@ -208,7 +145,7 @@ fn a_parked_thread_and_a_bell_are_both_woken() {
                 slot.publish(0, 1, 2, &[0; 6]);
                 let bits = line.ring();
                 if bits & FUTEX != 0 {
-                    futex.futex_wake();
+                    futex.wake();
                 }
                 if bits & BELL != 0 && line.bell(0).id == 77 {
                     bell.bell_ring();

@@ -255,9 +255,7 @@ fn note_candidate(state: &mut State, stream: usize) {
 /// An event on each of the two streams, by a peer each, and a wait for each event. With
 /// `two_threads` the second wait is another thread's.
 fn explore(mistake: Option<Mistake>, two_threads: bool, preemptions: usize) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.check(move || {
+    super::explore_up_to(preemptions, move || {
         let model = Model::new(mistake);
         let mut threads: Vec<_> = (0..STREAMS)
             .map(|stream| {

@@ -4,7 +4,7 @@
 use super::sync::parking::{Registry, WaitLines};
 use super::sync::primitive::Loom;
 use super::sync::waiter::{BELL, BellName, Lines, WaitLine};
-use super::{ModelFutex, explore, explore_up_to};
+use crate::loom_models::{ModelFutex, explore, explore_up_to};
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU32;
 use loom::thread;

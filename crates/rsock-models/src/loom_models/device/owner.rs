@@ -2,7 +2,7 @@
 
 use super::sync::owner::{Obtained, OwnerWord, Threads};
 use super::sync::primitive::{Loom, Word};
-use super::{ModelFutex, explore};
+use crate::loom_models::{ModelFutex, explore};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::AtomicU32;
 use loom::sync::{Arc, Condvar, Mutex};
@@ -37,7 +37,7 @@ impl Threads<Loom> for Sleepy<'_> {
     }
 
     fn wake_one(&self, _: &AtomicU32) {
-        self.0.futex_wake_one();
+        self.0.wake_one();
     }
 
     fn is_alive(&self, _: u32) -> bool {

@@ -4,7 +4,7 @@
 use super::sync::parking::{Registry, WaitLines};
 use super::sync::primitive::Loom;
 use super::sync::waiter::{FUTEX, Lines, WaitLine};
-use super::{explore, explore_up_to};
+use crate::loom_models::{explore, explore_up_to};
 use loom::sync::atomic::AtomicU32;
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;

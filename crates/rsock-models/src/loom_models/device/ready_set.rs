@@ -3,7 +3,7 @@
 use super::sync::primitive::Loom;
 use super::sync::ready_set::ReadySet;
 use super::sync::waiter::{ANNOUNCE, BELL, WaitLine};
-use super::{ModelFutex, explore, explore_up_to};
+use crate::loom_models::{ModelFutex, explore, explore_up_to};
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU32;
 use loom::thread;
