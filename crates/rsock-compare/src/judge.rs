@@ -108,7 +108,8 @@ mod tests {
             (Side::Rsock, 50.0),
             (Side::Limit, 100.0),
         ]);
-        assert_eq!(judged(Need::Nothing, Side::Kernel, &medians).ratio, Some(2.5));
+        let beside_kernel = judged(Need::Nothing, Side::Kernel, &medians);
+        assert_eq!((beside_kernel.ratio, beside_kernel.of_limit), (Some(2.5), Some(0.5)));
         assert_eq!(judged(Need::Nothing, Side::C, &medians).ratio, None);
     }
 
