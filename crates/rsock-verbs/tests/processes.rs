@@ -100,6 +100,19 @@ fn play(role: &str) -> ! {
                 }
             }
         }
+        "change user" => {
+            while end.poll().is_none() {
+                end.cq.park(None);
+            }
+            if rustix::process::geteuid().is_root() {
+                // SAFETY: takes a number. libc's function does so for all threads of the process.
+                assert_eq!(unsafe { libc::setuid(12_345) }, 0);
+            }
+            end.send(0, 1).expect("room");
+            loop {
+                end.cq.park(None);
+            }
+        }
         "drink" => loop {
             match end.poll() {
                 Some(_) => end.qp.post_recv_empty(WrId(7)).expect("receive"),
@@ -181,6 +194,21 @@ fn a_killed_peer_gives_back_every_receive() {
     assert_over(&end, WINDOW as usize);
     assert!(ctx.link_to_pid(victim.0.id(), None).is_none());
     assert!(ctx.link_by_id(end.link.id()).is_none());
+}
+
+/// A process that runs as root gives that up; another one cannot change its user.
+#[test]
+fn the_user_of_a_peer_is_the_one_that_it_has_now() {
+    let _dog = Watchdog::new("change of the user");
+    let (end, mut victim, _ctx) = start("change user");
+    assert!(end.link.has_trusted_user());
+    end.send(0, 1).expect("room");
+    while end.poll().is_none() {
+        end.cq.park(None);
+    }
+    assert_eq!(end.link.has_trusted_user(), !rustix::process::geteuid().is_root());
+    victim.kill();
+    assert!(!end.link.has_trusted_user());
 }
 
 #[test]

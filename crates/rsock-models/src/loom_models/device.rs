@@ -22,6 +22,7 @@ use sync::lane_users::LaneUsers;
 use sync::primitive::{Loom, Platform};
 use sync::room_request::RoomRequest;
 use sync::slot::Slot;
+use sync::versioned_words::VersionedWords;
 use sync::waiter::{BELL, BellName, FUTEX, WaitLine};
 
 /// A peer that publishes the first entry of `slot`, and wakes a thread that has parked on `line`.
@@ -286,5 +287,30 @@ fn a_lane_is_detached_from_once_and_after_its_last_use() {
             ringer.join().expect("ringer");
         }
         assert_eq!(lane.n_given_up.load(Ordering::Relaxed), 1);
+    });
+}
+
+#[test]
+fn words_that_are_replaced_together_are_copied_together_or_not_at_all() {
+    explore(|| {
+        let words = Arc::new(VersionedWords::<2, Loom>::fresh());
+        let reader = {
+            let words = Arc::clone(&words);
+            thread::spawn(move || {
+                let mut latest = 0;
+                for _ in 0..2 {
+                    if let Some(copy) = words.copy() {
+                        assert!(copy == [copy[0]; 2] && copy[0] >= latest, "{copy:?}");
+                        latest = copy[0];
+                    }
+                    thread::yield_now();
+                }
+            })
+        };
+        for n in 1..=2 {
+            words.replace(&[n; 2]);
+        }
+        reader.join().expect("reader");
+        assert_eq!(words.copy(), Some([2; 2]));
     });
 }

@@ -102,8 +102,15 @@ impl SoftContext {
     #[must_use]
     pub fn link_by_id(&self, id: LinkId) -> Option<Arc<Link>> {
         let key = self.node.links().by_id.get(&id).map(Arc::clone)?;
-        let link = key.accepting_end().unwrap_or(key);
+        let link = key.answering_end();
         link.is_alive().then_some(link)
+    }
+
+    /// This process's end of live link `id`, to begin a connection over it.
+    #[must_use]
+    pub fn link_to_begin_on(&self, id: LinkId) -> Option<Arc<Link>> {
+        let link = self.node.links().by_id.get(&id).map(Arc::clone)?;
+        (link.is_alive() && link.may_initiate()).then_some(link)
     }
 
     fn find(&self, wanted: impl Fn(&Link) -> bool) -> Option<Arc<Link>> {

@@ -9,22 +9,30 @@ use crate::sync::copy_guard::CopyGuard;
 use crate::sync::ready_set::ReadySet;
 use crate::sync::room_request::RoomRequest;
 use crate::sync::slot::Slot;
+use crate::sync::versioned_words::VersionedWords;
 use crate::sync::waiter::WaitLine;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Layout version, exchanged in the handshake.
-pub(super) const VERSION: u32 = 5;
+pub(super) const VERSION: u32 = 6;
 /// Granule of big allocations.
 pub(super) const PAGE: u64 = 4096;
 /// Regions of one segment.
 pub(super) const REGIONS: u32 = 1 << 16;
 /// Queue pairs of one process; the low bits of a queue pair number.
 pub(super) const QPS: u32 = 1 << 16;
+/// Entries of a connection table.
+pub(super) const CONNECTIONS: u32 = 256;
+/// Words of 64 bits in one of them.
+pub(super) const CONNECTION_WORDS: usize = 13;
 
 pub(super) const REGION_TABLE: u64 = PAGE;
 pub(super) const QP_TABLE: u64 = REGION_TABLE + REGIONS as u64 * size_of::<RegionEntry>() as u64;
+/// The connection table: see [`super::connection_table`].
+pub(super) const CONNECTION_TABLE: u64 = QP_TABLE + QPS as u64 * size_of::<QpEntry>() as u64;
 /// Where allocations begin.
-pub(super) const DATA: u64 = QP_TABLE + QPS as u64 * size_of::<QpEntry>() as u64;
+pub(super) const DATA: u64 =
+    CONNECTION_TABLE + CONNECTIONS as u64 * size_of::<ConnectionWords>() as u64;
 
 /// Flag beside a queue pair's access bits: the queue takes datagrams. Its lane has no capacities;
 /// the entry has the Q_Key in their place, and the count of receives in the lane's head is 1 while
@@ -45,6 +53,9 @@ pub(super) const MAX_WRITE: u32 = 1 << 30;
 pub(super) const MIN_SLOTS: u32 = 64;
 pub(super) const MAX_SLOTS: u32 = 1 << 16;
 
+/// An entry of a connection table. Written by the segment's owner, read by the peer.
+pub(super) type ConnectionWords = VersionedWords<CONNECTION_WORDS>;
+
 /// Types that may be used in place in memory that another process writes.
 ///
 /// # Safety
@@ -57,6 +68,8 @@ unsafe impl PeerWritable for AtomicU32 {}
 unsafe impl PeerWritable for Header {}
 // SAFETY: all fields are atomics.
 unsafe impl PeerWritable for Slot {}
+// SAFETY: all fields are atomics.
+unsafe impl PeerWritable for ConnectionWords {}
 // SAFETY: all fields are atomics.
 unsafe impl PeerWritable for WaitLine {}
 // SAFETY: all fields are atomics.
@@ -181,6 +194,7 @@ const _: () = assert!(LANE_HEAD == 384);
 const _: () = assert!(cfg!(all(test, loom)) || size_of::<ReadySet>() as u64 == PAGE);
 const _: () = assert!(size_of::<RegionEntry>() == 32);
 const _: () = assert!(size_of::<QpEntry>() == 64);
+const _: () = assert!(size_of::<ConnectionWords>() == 128);
 const _: () = assert!(DATA.is_multiple_of(PAGE));
 
 /// A decoded slot.

@@ -18,6 +18,7 @@
 mod alloc;
 mod barrier;
 mod bell;
+mod connection_table;
 mod context;
 mod copy_policy;
 mod cq;
@@ -48,6 +49,7 @@ mod wait;
 mod wake;
 
 pub use bell::{SoftBell, ringer};
+pub use connection_table::{ConnectionEntry, ConnectionKey, ConnectionNote};
 pub use hello::{HELLO_LEN, LinkId};
 pub use link::Offer;
 pub use mr::SoftMr;
@@ -57,6 +59,7 @@ pub use ready_set::{ReadyNumber, SoftReadySet};
 pub use ud::{SoftDestination, SoftUd};
 
 use crate::untrusted::PeerSocket;
+use connection_table::OwnEntries;
 use context::Node;
 use doorbell_pipe::PeerPipes;
 use foreign::Foreign;
@@ -119,6 +122,7 @@ pub struct Link {
     regions: Regions,
     foreign: Foreign,
     doorbell_pipes: PeerPipes,
+    connections: OwnEntries,
     /// The peer's segment, which this process writes.
     peer_segment: Mapping,
     /// This process's segment, which the peer writes.

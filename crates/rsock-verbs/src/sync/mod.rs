@@ -15,4 +15,5 @@ pub(crate) mod primitive;
 pub(crate) mod ready_set;
 pub(crate) mod room_request;
 pub(crate) mod slot;
+pub(crate) mod versioned_words;
 pub(crate) mod waiter;

@@ -7,6 +7,7 @@
 
 mod memory;
 mod offer;
+mod peer_user;
 
 pub use offer::Offer;
 
@@ -14,6 +15,7 @@ use super::Link;
 #[cfg(doc)]
 use super::SoftContext;
 use super::alloc::Allocator;
+use super::connection_table::OwnEntries;
 use super::context::Node;
 use super::doorbell_pipe::PeerPipes;
 use super::foreign::Foreign;
@@ -24,11 +26,12 @@ use super::qp::QpCore;
 use super::regions::Regions;
 use super::retired::{Retired, RetiredLane};
 use super::segment::Mapping;
-use crate::cred::PeerCred;
+use crate::cred::{self, PeerCred};
 use crate::datagram::Sender;
 use crate::error::Error;
 use crate::mutex::try_lock;
 use crate::untrusted::PeerSocket;
+use peer_user::PeerUser;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -41,6 +44,10 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 #[derive(Debug)]
 pub(super) struct Peer {
     cred: PeerCred,
+    /// Whom the process belongs to now; asked for since the first question.
+    user: OnceLock<Option<PeerUser>>,
+    /// Whether it is the process at this end.
+    is_self: bool,
     /// Whether this process's copies need no fence of their own; see [`barrier`](super::barrier).
     light_fence: bool,
 }
@@ -82,13 +89,14 @@ impl Link {
         own_segment: Mapping,
         peer_segment: Mapping,
     ) -> Result<Arc<Self>, Error> {
+        let is_self = cred.pid == PeerCred::own().pid;
         let light_fence = node.barrier && hello.flags & FLAG_BARRIER != 0;
         let link = Arc::new(Self {
             id,
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             offering,
             node,
-            peer: Peer { cred, light_fence },
+            peer: Peer { cred, user: OnceLock::new(), is_self, light_fence },
             is_dead: AtomicBool::new(false),
             has_peers_end: AtomicBool::new(offering),
             socket,
@@ -103,6 +111,7 @@ impl Link {
             regions: Regions::new(),
             foreign: Foreign::new(cred.pid, hello.word_at, hello.word),
             doorbell_pipes: PeerPipes::new(cred),
+            connections: OwnEntries::default(),
             peer_segment,
             own_segment,
         });
@@ -121,6 +130,20 @@ impl Link {
     #[must_use]
     pub fn peer_cred(&self) -> PeerCred {
         self.peer.cred
+    }
+
+    /// Whether the process at the other end lives, and belongs to a user with whose processes this
+    /// one may share memory, now and not only when the link was made. Costs a system call. False
+    /// where the kernel does not tell.
+    #[must_use]
+    pub fn has_trusted_user(&self) -> bool {
+        let open = || {
+            let user = PeerUser::of(self.peer.cred.pid)?;
+            // In this order: the peer has lived until then, so it was the peer's number.
+            (!self.has_hung_up()).then_some(user)
+        };
+        let user = self.peer.user.get_or_init(open).as_ref().and_then(PeerUser::effective);
+        user.is_some_and(|uid| cred::check(PeerCred { uid, ..self.peer.cred }).is_ok())
     }
 
     /// The process at the other end, as one that sends datagrams.
@@ -177,8 +200,7 @@ impl Link {
     /// If `a` and `b` are the two ends of this process's link to itself, stores the accepting end
     /// in the offering one and returns the latter.
     pub(super) fn join_ends(a: &Arc<Self>, b: &Arc<Self>) -> Option<Arc<Self>> {
-        let me = PeerCred::own().pid;
-        if a.peer.cred.pid != me || b.peer.cred.pid != me {
+        if !a.peer.is_self || !b.peer.is_self {
             return None;
         }
         let (offering, accepting) = match (a.offering, b.offering) {
@@ -199,7 +221,14 @@ impl Link {
     /// Of a process's link to itself only the offering end may, once it knows the accepting one.
     pub(super) fn may_initiate(&self) -> bool {
         self.has_peers_end.load(Ordering::Relaxed)
-            && (self.peer.cred.pid != PeerCred::own().pid || self.other_end.get().is_some())
+            && (!self.peer.is_self || self.other_end.get().is_some())
+    }
+
+    /// The end that answers what a peer begins over this one: of a process's link to itself the
+    /// accepting one.
+    #[must_use]
+    pub fn answering_end(self: &Arc<Self>) -> Arc<Self> {
+        self.accepting_end().unwrap_or_else(|| Arc::clone(self))
     }
 
     pub(super) fn accepting_end(&self) -> Option<Arc<Self>> {
