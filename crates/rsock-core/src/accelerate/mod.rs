@@ -41,6 +41,7 @@ mod call_stops;
 mod channels;
 mod close;
 mod counters;
+mod diag_socket;
 mod discovery;
 mod epoll_proxy;
 mod epoll_watch;

@@ -7,14 +7,10 @@
 //! device). A process of the same user that asks the kernel the same question can pass: see
 //! `SECURITY.md`.
 
+use crate::accelerate::diag_socket;
 use crate::accelerate::four_tuple::FourTuple;
 use rsock_verbs::raw;
-use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, sendto,
-    socket_with,
-};
+use rustix::fd::{AsRawFd, BorrowedFd};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
@@ -76,21 +72,7 @@ pub(in crate::accelerate) fn is_closed(tuple: &FourTuple, cookie: u64) -> io::Re
 
 /// Asks the kernel for the socket at the other end of `tuple`. Returns the length of the answer.
 fn ask(tuple: &FourTuple, answer: &mut [u8; ANSWER_LEN]) -> io::Result<usize> {
-    let socket = diag_socket()?;
-    let request = request(tuple.peer, tuple.local);
-    sendto(&socket, &request, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
-    // The kernel answers within `sendto`: this never waits.
-    let (n, _) = recv(&socket, answer, RecvFlags::DONTWAIT)?;
-    Ok(n)
-}
-
-fn diag_socket() -> io::Result<OwnedFd> {
-    Ok(socket_with(
-        AddressFamily::NETLINK,
-        SocketType::DGRAM,
-        SocketFlags::CLOEXEC,
-        Some(netlink::SOCK_DIAG),
-    )?)
+    diag_socket::ask(&mut request(tuple.peer, tuple.local), answer)
 }
 
 const ANSWER_LEN: usize = 512;
