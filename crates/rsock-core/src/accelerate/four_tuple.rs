@@ -1,5 +1,6 @@
 //! The four-tuple of a TCP connection: both addresses and both ports, as both ends see them.
 
+use rsock_verbs::soft::ConnectionKey;
 use rustix::fd::BorrowedFd;
 use rustix::net::{SocketAddrAny, getpeername, getsockname};
 use std::io;
@@ -41,15 +42,34 @@ impl FourTuple {
         }
     }
 
+    /// The ends in the order that both agree on: the publisher's first.
+    fn in_order(&self) -> [SocketAddr; 2] {
+        match self.role() {
+            Some(Role::Publisher) => [self.local, self.peer],
+            _ => [self.peer, self.local],
+        }
+    }
+
+    /// Names the connection in the memory of a link: the same at both ends, and never zero.
+    pub(in crate::accelerate) fn key(&self) -> ConnectionKey {
+        let [low, high] = self.in_order();
+        let [[a, b], [c, d]] = [low.ip(), high.ip()].map(|ip| {
+            let ip = match ip {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+                IpAddr::V6(ip) => ip,
+            };
+            let bits = ip.to_bits();
+            #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+            [(bits >> 64) as u64, bits as u64]
+        });
+        [a, b, c, d, u64::from(low.port()) << 16 | u64::from(high.port())]
+    }
+
     /// The name of the meeting point in the abstract Unix namespace: the same at both ends. At most
     /// 13 + 2 * 36 characters of the 107 there are.
     pub(in crate::accelerate) fn meeting_name(&self) -> String {
-        let (low, high) = match self.role() {
-            Some(Role::Publisher) => (self.local, self.peer),
-            _ => (self.peer, self.local),
-        };
         let mut name = String::from("rsock-pair-1-");
-        for end in [low, high] {
+        for end in self.in_order() {
             match end.ip() {
                 IpAddr::V4(ip) => ip.octets().iter().for_each(|b| push_hex(&mut name, *b)),
                 IpAddr::V6(ip) => ip.octets().iter().for_each(|b| push_hex(&mut name, *b)),
@@ -109,6 +129,11 @@ mod tests {
             let a = FourTuple::of(client.as_fd()).expect("kernel").expect("tcp");
             let b = FourTuple::of(server.as_fd()).expect("kernel").expect("tcp");
             assert_eq!(a.meeting_name(), b.meeting_name());
+            assert_eq!(a.key(), b.key());
+            assert_ne!(
+                a.key(),
+                FourTuple { peer: listener.local_addr().expect("address"), ..b }.key()
+            );
             assert!(a.meeting_name().len() < 107);
             assert_ne!(a.role(), b.role());
             assert!(a.is_local() && b.is_local());

@@ -4,7 +4,9 @@ use crate::accelerate::four_tuple::FourTuple;
 use crate::accelerate::path::Path;
 use crate::accelerate::{FallbackReason, Side};
 use crate::engine::Config;
+use rsock_verbs::soft::Link;
 use rustix::fd::BorrowedFd;
+use std::sync::Arc;
 
 /// The outcome of a step of the search.
 #[derive(Debug)]
@@ -24,4 +26,6 @@ pub(in crate::accelerate) struct Candidate<'a> {
     pub(in crate::accelerate) tuple: &'a FourTuple,
     pub(in crate::accelerate) config: &'a Config,
     pub(in crate::accelerate) side: Option<Side>,
+    /// The links by which the step is to be taken. If there are none, it may open sockets.
+    pub(in crate::accelerate) links: &'a [Arc<Link>],
 }

@@ -2,7 +2,7 @@
 
 use crate::accelerate::discovery::candidate::{Candidate, Step};
 use crate::accelerate::discovery::limit;
-use crate::accelerate::discovery::local::Search;
+use crate::accelerate::discovery::local::{Search, by_link, recent_links};
 use crate::accelerate::discovery::remote;
 use crate::accelerate::four_tuple::FourTuple;
 use crate::accelerate::state::{FLAG_HAS_PATH, FLAG_PINNED, FLAG_RX_PLAIN, FLAG_TX_PLAIN};
@@ -19,15 +19,19 @@ use std::time::Duration;
 /// The call of a direction with which a connection begins to search for its peer: a short
 /// connection never pays for it.
 pub(in crate::accelerate) const FIRST_SEARCH_CALL: u32 = 4;
+/// The same where the peer is likely to be found over a link, which costs less.
+const FIRST_LINK_CALL: u32 = 3;
 /// The number of a step that no counted call takes. Nothing is done at such a step that only every
 /// so many calls do.
 const UNCOUNTED: u32 = 0;
 /// Before this call each call takes a step: where both ends are searching they agree within a few
 /// calls.
 const EAGER_CALLS: u32 = 16;
-/// The finder looks for the meeting point at each call before this one, later at doubling numbers
-/// of calls. The publisher may make its first step after the finder's.
-const EAGER_LOOKS: u32 = FIRST_SEARCH_CALL + 3;
+/// Before this call an end looks for its peer over links alone, where it is likely to be there.
+const LINK_END: u32 = FIRST_LINK_CALL + 3;
+/// For so many calls the finder looks for the meeting point at each; later it looks at doubling
+/// numbers of calls. The publisher may make its first step after the finder's.
+const EAGER_LOOKS: u32 = 3;
 /// Calls, and time since the first step, after which a connection whose peer has not answered ends
 /// its search. Both limits must be reached: a writer of small pieces makes a thousand calls before
 /// its reader makes four.
@@ -42,7 +46,7 @@ impl AcceleratedStream {
     pub(in crate::accelerate) fn count_call(&self, fd: BorrowedFd<'_>, calls: &mut u32) {
         *calls = calls.wrapping_add(1);
         let n = *calls;
-        if n >= FIRST_SEARCH_CALL && !self.has(FLAG_HAS_PATH | FLAG_PINNED) {
+        if n >= FIRST_LINK_CALL && !self.has(FLAG_HAS_PATH | FLAG_PINNED) {
             let each = match n {
                 ..EAGER_CALLS => 1,
                 EAGER_CALLS..1024 => 8,
@@ -74,13 +78,21 @@ impl AcceleratedStream {
                 return;
             }
         }
+        let is_link_likely = recent_links::are_likely();
+        let is_by_link = is_link_likely && calls != UNCOUNTED && calls < LINK_END;
+        let links = if is_by_link { recent_links::links() } else { Vec::new() };
+        if calls == FIRST_LINK_CALL && links.is_empty() {
+            return;
+        }
+        let eager_begin = if is_link_likely { LINK_END } else { FIRST_SEARCH_CALL };
+        let eager_end = eager_begin + EAGER_LOOKS;
         if let Some(since) = self.search_began.get() {
             let give_up = if search.is_remote() { REMOTE_SEARCH_LIMIT } else { SEARCH_LIMIT.1 };
             if calls >= SEARCH_LIMIT.0 && search.is_unanswered() && since.elapsed() >= give_up {
                 self.end_search(search, FallbackReason::NoPeer);
                 return;
             }
-            if search.is_idle() && calls >= EAGER_LOOKS && !calls.is_power_of_two() {
+            if search.is_idle() && calls >= eager_end && !calls.is_power_of_two() {
                 return;
             }
         }
@@ -88,7 +100,8 @@ impl AcceleratedStream {
             FourTuple::of(fd).ok().flatten().filter(|t| t.role().is_some())
         });
         self.open_metrics(fd);
-        if search.is_opening() && sys::is_table_half_full(fd) {
+        let is_opening = links.is_empty() && search.is_opening();
+        if is_opening && sys::is_table_half_full(fd) {
             self.end_search(search, FallbackReason::Resources);
             return;
         }
@@ -96,15 +109,16 @@ impl AcceleratedStream {
             self.end_search(search, FallbackReason::Remote);
             return;
         };
-        let needs_place = search.is_opening() && !search.has_descriptors();
+        let needs_place = is_opening && !search.has_descriptors();
         if needs_place && !remote::is_for_remote(tuple) && !limit::may_open(&self.search) {
             return;
         }
         sys::get_or_make(&self.search_began, sys::now);
         let config = Config { iomap_slots: self.iomap_slots, ..Config::default() };
-        let candidate = Candidate { socket: fd, tuple, config: &config, side: self.side };
+        let side = self.side;
+        let candidate = Candidate { socket: fd, tuple, config: &config, side, links: &links };
         match search.step(candidate) {
-            Step::Pending if calls >= EAGER_LOOKS - 1 => search.forget_socket(),
+            Step::Pending if calls >= eager_end - 1 => search.forget_socket(),
             Step::Pending => {}
             Step::Found(stream) => {
                 if stream.has_extensions() && self.path.set(stream).is_ok() {
@@ -157,6 +171,15 @@ impl AcceleratedStream {
         }
     }
 
+    /// Whether the search goes on by the memory of links.
+    fn is_search_by_link(&self) -> bool {
+        if self.has(FLAG_HAS_PATH | FLAG_PINNED) || interrupt::is_in_handler() {
+            return false;
+        }
+        let _section = Section::enter();
+        self.search.try_lock().is_ok_and(|search| search.is_by_link())
+    }
+
     /// Sleeps until the socket has one of `events`, or a step of the search has been taken: a
     /// waiting thread answers the peer, and lets go of a device that is being removed.
     pub(in crate::accelerate) fn sleep_without_path(
@@ -167,13 +190,18 @@ impl AcceleratedStream {
         watch: Watch,
     ) -> io::Result<()> {
         let search = self.search_fd().unwrap_or(-1);
+        // An answer in the memory of a link wakes no thread.
+        let left = match self.is_search_by_link() {
+            true => Some(left.map_or(by_link::PATIENCE, |left| left.min(by_link::PATIENCE))),
+            false => left,
+        };
         let mut fds = [
             libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 },
             libc::pollfd { fd: search, events: libc::POLLIN, revents: 0 },
             notice::entry(),
         ];
-        sys::sleep(&mut fds, left, None, watch)?;
-        if fds[1].revents != 0 {
+        let n_ready = sys::sleep(&mut fds, left, None, watch)?;
+        if fds[1].revents != 0 || n_ready == 0 && self.is_search_by_link() {
             self.step_uncounted(fd);
         }
         Ok(())

@@ -21,19 +21,41 @@ fn connect_as(role: Role) -> (End, End) {
     if tuple.role() == Some(role) { (a, b) } else { (b, a) }
 }
 
+/// Peeks at `end` once: a call of its program.
+fn peek(end: &End) {
+    match end.recv_with(&mut [0], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+        Ok(n) => assert_eq!(n, 1),
+        Err(e) => assert_eq!(e.kind(), ErrorKind::WouldBlock),
+    }
+}
+
 /// Peeks at `end` until `is_done` holds.
 fn peek_until(end: &End, mut is_done: impl FnMut() -> bool) {
-    let mut byte = [0];
     while !is_done() {
-        match end.recv_with(&mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
-            Ok(n) => assert_eq!(n, 1),
-            Err(e) => assert_eq!(e.kind(), ErrorKind::WouldBlock),
-        }
+        peek(end);
     }
 }
 
 fn is_searching(end: &End) -> bool {
     end.stream.search_began.get().is_some()
+}
+
+/// Peeks at `end`, which has `role`, until it searches, and a publisher until the meeting point is
+/// there.
+fn peek_until_met(end: &End, role: Role) {
+    peek_until(end, || match role {
+        Role::Publisher => has_descriptors(end),
+        Role::Finder => is_searching(end),
+    });
+}
+
+impl Role {
+    fn other(self) -> Self {
+        match self {
+            Self::Publisher => Self::Finder,
+            Self::Finder => Self::Publisher,
+        }
+    }
 }
 
 #[test]
@@ -42,7 +64,7 @@ fn a_writer_that_waits_for_room_answers_its_peer() {
     for role in [Role::Publisher, Role::Finder] {
         watchdog(|| {
             let (writer, reader) = connect_as(role);
-            peek_until(&reader, || is_searching(&reader));
+            peek_until_met(&reader, role.other());
             let mut total = 0;
             let full = loop {
                 match writer.try_send(&pattern(total, PIECE)) {
@@ -51,7 +73,7 @@ fn a_writer_that_waits_for_room_answers_its_peer() {
                 }
             };
             assert_eq!(full.kind(), ErrorKind::WouldBlock);
-            assert!(is_searching(&writer) && !writer.stream.has_path());
+            assert!(has_descriptors(&writer) && !writer.stream.has_path());
             let sent = AtomicUsize::new(total);
             std::thread::scope(|s| {
                 // The kernel may find room after it had none, so one more piece need not wait.
@@ -78,8 +100,8 @@ fn a_reader_that_waits_for_the_first_bytes_answers_its_peer() {
     for role in [Role::Publisher, Role::Finder] {
         watchdog(|| {
             let (reader, writer) = connect_as(role);
-            peek_until(&writer, || is_searching(&writer));
-            while !is_searching(&reader) {
+            peek_until_met(&writer, role.other());
+            while !has_descriptors(&reader) {
                 reader.send(&[1]).expect("send");
             }
             assert!(!reader.stream.has_path());
@@ -124,6 +146,102 @@ fn connect_searching(role: Role) -> (End, End) {
     let (end, other) = connect_as(role);
     peek_until(&end, || has_descriptors(&end));
     (end, other)
+}
+
+fn is_by_link(end: &End) -> bool {
+    end.stream.search.lock().expect("no panic").is_by_link()
+}
+
+/// Two ends of a connection, of which the first has `role` and searches by the link of this process
+/// to itself. Another test may have made that link just now: then the next connection does.
+fn connect_by_link(role: Role) -> (End, End) {
+    let _others = connect_on_ring();
+    loop {
+        let (end, other) = connect_as(role);
+        if role == Role::Finder {
+            peek_until(&other, || is_searching(&other));
+        }
+        peek_until(&end, || is_searching(&end));
+        if is_by_link(&end) {
+            return (end, other);
+        }
+    }
+}
+
+/// Another test may have made the link just now: then the next connection finds its peer over it.
+#[test]
+fn ends_in_linked_processes_find_each_other_without_descriptors() {
+    watchdog(|| {
+        let _others = connect_on_ring();
+        for role in [Role::Publisher, Role::Finder] {
+            let mut had_descriptors = true;
+            while had_descriptors {
+                let (end, other) = connect_as(role);
+                had_descriptors = false;
+                while !(end.stream.has_path() && other.stream.has_path()) {
+                    for one in [&end, &other] {
+                        peek(one);
+                        had_descriptors |= has_descriptors(one);
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// The finder's request, or the publisher's reply, lies in the link before the thread waits.
+#[test]
+fn a_thread_that_waits_goes_on_by_a_link() {
+    watchdog(|| {
+        for role in [Role::Publisher, Role::Finder] {
+            let (waiting, other) = loop {
+                let (end, other) = connect_by_link(role);
+                peek_until(&other, || is_by_link(&other) || has_descriptors(&other));
+                if role == Role::Finder {
+                    peek(&other);
+                }
+                if is_by_link(&end) && (is_by_link(&other) || other.stream.has_path()) {
+                    break (end, other);
+                }
+            };
+            std::thread::scope(|s| {
+                s.spawn(|| waiting.recv_all(&mut [0]));
+                while !waiting.stream.has_path() {
+                    std::thread::yield_now();
+                }
+                other.send(&[2]).expect("send");
+            });
+        }
+    });
+}
+
+#[test]
+fn an_end_that_has_no_answer_by_a_link_goes_on_by_a_socket() {
+    watchdog(|| {
+        for role in [Role::Publisher, Role::Finder] {
+            let (end, other) = connect_by_link(role);
+            // The other end gives up what it has begun, as at a fork, and begins again.
+            *other.stream.search.lock().expect("no panic") = Search::new();
+            peek_until(&end, || !is_by_link(&end));
+            assert!(!end.stream.has_path());
+            while !(end.stream.has_path() && other.stream.has_path()) {
+                peek(&other);
+                peek(&end);
+            }
+        }
+    });
+}
+
+#[test]
+fn an_end_that_stays_on_tcp_has_no_entry_in_a_link() {
+    watchdog(|| {
+        let (publisher, finder) = connect_by_link(Role::Publisher);
+        publisher.pin();
+        peek_until(&finder, || {
+            assert!(!is_by_link(&finder));
+            finder.stream.pin_reason() == FallbackReason::NoPeer
+        });
+    });
 }
 
 fn has_descriptors(end: &End) -> bool {

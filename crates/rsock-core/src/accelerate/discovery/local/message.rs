@@ -6,7 +6,7 @@ use crate::accelerate::verify::{self, SocketId};
 use crate::engine::Preparing;
 use rsock_proto::CONN_DATA_LEN;
 use rsock_verbs::QpNum;
-use rsock_verbs::soft::{HELLO_LEN, Link, LinkId, Soft};
+use rsock_verbs::soft::{ConnectionNote, HELLO_LEN, Link, LinkId, Soft};
 use rsock_verbs::untrusted::{self, UntrustedFd};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
@@ -26,6 +26,23 @@ pub(in crate::accelerate) enum Kind {
     UnknownLink = 4,
     /// The publisher cannot or does not want to continue.
     Refusal = 5,
+    /// The publisher is here. Only in the connection table of a link: elsewhere the meeting point
+    /// says so.
+    Published = 6,
+}
+
+impl Kind {
+    fn from_number(number: u8) -> Option<Self> {
+        Some(match number {
+            1 => Self::Hello,
+            2 => Self::Request,
+            3 => Self::Reply,
+            4 => Self::UnknownLink,
+            5 => Self::Refusal,
+            6 => Self::Published,
+            _ => return None,
+        })
+    }
 }
 
 /// One message of the exchange. Host byte order: both ends are on one host.
@@ -67,6 +84,8 @@ const AT_HELLO: usize = AT_CONN_DATA + CONN_DATA_LEN;
 const MESSAGE_LEN: usize = AT_HELLO + HELLO_LEN;
 /// Descriptors of one message.
 const MAX_FDS: usize = 2;
+
+const _: () = assert!(CONN_DATA_LEN == (size_of::<ConnectionNote>() - 3 * 8));
 
 impl Message {
     pub(in crate::accelerate) fn new(kind: Kind) -> Self {
@@ -115,16 +134,8 @@ impl Message {
         if m[..4] != MAGIC || m[4] != VERSION || m[6..8] != [0, 0] {
             return None;
         }
-        let kind = match m[5] {
-            1 => Kind::Hello,
-            2 => Kind::Request,
-            3 => Kind::Reply,
-            4 => Kind::UnknownLink,
-            5 => Kind::Refusal,
-            _ => return None,
-        };
         Some(Self {
-            kind,
+            kind: Kind::from_number(m[5])?,
             socket: SocketId {
                 cookie: u64::from_ne_bytes(m[8..16].try_into().ok()?),
                 inode: u32::from_ne_bytes(m[16..20].try_into().ok()?),
@@ -133,6 +144,37 @@ impl Message {
             link: LinkId(m[AT_LINK..AT_CONN_DATA].try_into().ok()?),
             conn_data: m[AT_CONN_DATA..AT_HELLO].try_into().ok()?,
             hello: m[AT_HELLO..].try_into().ok()?,
+        })
+    }
+
+    /// The message as a note in the connection table of the link that it is about: kind; cookie;
+    /// inode, and above it the queue pair number; connection data.
+    pub(in crate::accelerate) fn to_note(&self) -> ConnectionNote {
+        let mut note = [0; _];
+        note[0] = self.kind as u64;
+        note[1] = self.socket.cookie;
+        note[2] = u64::from(self.qp_num.0) << 32 | u64::from(self.socket.inode);
+        for (to, from) in note[3..].iter_mut().zip(self.conn_data.as_chunks().0) {
+            *to = u64::from_ne_bytes(*from);
+        }
+        note
+    }
+
+    /// Reads a note of any process. What it says of sockets and queue pairs is to be checked.
+    pub(in crate::accelerate) fn from_note(note: &ConnectionNote) -> Option<Self> {
+        let mut conn_data = [0; CONN_DATA_LEN];
+        for (to, from) in conn_data.as_chunks_mut().0.iter_mut().zip(&note[3..]) {
+            *to = from.to_ne_bytes();
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "halves of a word")]
+        let (qp_num, inode) = (QpNum((note[2] >> 32) as u32), note[2] as u32);
+        Some(Self {
+            kind: Kind::from_number(u8::try_from(note[0]).ok()?)?,
+            socket: SocketId { cookie: note[1], inode },
+            qp_num,
+            conn_data,
+            link: LinkId([0; 16]),
+            hello: [0; HELLO_LEN],
         })
     }
 
@@ -243,6 +285,8 @@ mod tests {
         let message = Message {
             socket: SocketId { cookie: 1 << 40, inode: 77 },
             link: LinkId([9; 16]),
+            qp_num: QpNum(5),
+            conn_data: std::array::from_fn(|n| u8::try_from(n).expect("short")),
             ..Message::new(Kind::Request)
         };
         let bytes = message.encode();
@@ -251,6 +295,9 @@ mod tests {
             (back.kind, back.socket, back.link),
             (message.kind, message.socket, message.link)
         );
+        let noted = Message::from_note(&message.to_note()).expect("a kind");
+        assert_eq!((noted.kind, noted.socket), (message.kind, message.socket));
+        assert_eq!((noted.qp_num, noted.conn_data), (message.qp_num, message.conn_data));
         for len in 0..bytes.len() {
             assert!(Message::decode(&bytes[..len]).is_none());
         }

@@ -7,9 +7,13 @@
 //! reply: the TCP socket that each holds (to be checked against the kernel's view of the
 //! connection), the segments they share, the connection data of an rsockets stream. Bytes keep
 //! flowing on TCP meanwhile.
+//!
+//! Two processes that have a link make the exchange in its memory first: see [`by_link`].
 
+pub(in crate::accelerate) mod by_link;
 mod message;
 mod offers;
+pub(in crate::accelerate) mod recent_links;
 
 #[cfg(any(test, fuzzing))]
 pub use message::check_message;
@@ -26,13 +30,12 @@ use offers::PendingOffer;
 use rsock_proto::ConnData;
 use rsock_verbs::Error;
 use rsock_verbs::cred::{self, PeerCred};
-use rsock_verbs::soft::{Link, LinkId, Offer, Soft, SoftContext};
+use rsock_verbs::soft::{ConnectionEntry, Link, LinkId, Offer, Soft, SoftContext};
 use rsock_verbs::untrusted::{self, PeerSocket};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
-    socket_with,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
 };
 use std::sync::Arc;
 
@@ -47,6 +50,10 @@ pub(in crate::accelerate) enum Search {
         /// will look again soon.
         unconnected: Option<PeerSocket>,
     },
+    /// The publisher: it is in the connection tables of links, and no finder has answered.
+    Listed(Vec<ConnectionEntry>),
+    /// The finder: its request is in the connection table of a link.
+    Asked(by_link::Request),
     /// The publisher: the meeting point is there, no finder has connected yet.
     Published(PeerSocket),
     /// The publisher: a finder has connected; its next message has not arrived yet.
@@ -105,8 +112,13 @@ impl Search {
             | Self::Offered { peer, .. }
             | Self::Requested { peer, .. } => Some(peer.socket.as_fd().as_raw_fd()),
             Self::Remote(search) => search.fd(),
-            // Nothing comes from a publisher that was sent nothing.
-            Self::Idle { .. } | Self::Connected { .. } | Self::Over => None,
+            // Nothing comes from a publisher that was sent nothing, and the memory of a link wakes
+            // no thread.
+            Self::Idle { .. }
+            | Self::Listed(_)
+            | Self::Asked(_)
+            | Self::Connected { .. }
+            | Self::Over => None,
         }
     }
 
@@ -118,16 +130,21 @@ impl Search {
         }
     }
 
-    /// Whether the next step may open descriptors.
+    /// Whether the next step may open descriptors, unless it is taken by links.
     pub(in crate::accelerate) fn is_opening(&self) -> bool {
-        self.is_idle() || matches!(self, Self::Connected { .. })
+        self.is_idle() || self.is_by_link() || matches!(self, Self::Connected { .. })
+    }
+
+    /// Whether the exchange has begun in the memory of a link.
+    pub(in crate::accelerate) fn is_by_link(&self) -> bool {
+        matches!(self, Self::Listed(_) | Self::Asked(_))
     }
 
     /// Whether descriptors are open for a search on this host.
     pub(in crate::accelerate) fn has_descriptors(&self) -> bool {
         match self {
             Self::Idle { unconnected, .. } => unconnected.is_some(),
-            Self::Remote(_) | Self::Over => false,
+            Self::Listed(_) | Self::Asked(_) | Self::Remote(_) | Self::Over => false,
             _ => true,
         }
     }
@@ -142,7 +159,9 @@ impl Search {
             Self::Connected { peer, .. }
             | Self::Offered { peer, .. }
             | Self::Requested { peer, .. } => peer.socket.can_be_closed(),
-            Self::Idle { .. } | Self::Remote(_) | Self::Over => true,
+            Self::Idle { .. } | Self::Listed(_) | Self::Asked(_) | Self::Remote(_) | Self::Over => {
+                true
+            }
         }
     }
 
@@ -158,7 +177,9 @@ impl Search {
     pub(in crate::accelerate) fn is_unanswered(&self) -> bool {
         match self {
             Self::Remote(search) => search.is_unanswered(),
-            other => matches!(other, Self::Idle { .. } | Self::Published(_)),
+            other => {
+                matches!(other, Self::Idle { .. } | Self::Listed(_) | Self::Published(_))
+            }
         }
     }
 
@@ -212,13 +233,19 @@ impl Search {
 
     fn next(self, candidate: Candidate<'_>) -> Result<Next, FallbackReason> {
         match self {
-            Self::Idle { refused, unconnected } => match candidate.tuple.role() {
-                Some(Role::Publisher) => {
-                    publish(candidate.tuple).map(|fd| Next::Stay(Self::Published(fd)))
+            Self::Idle { refused, unconnected } => {
+                match (candidate.tuple.role(), candidate.links) {
+                    (Some(Role::Publisher), []) => {
+                        publish(candidate.tuple).map(|fd| Next::Stay(Self::Published(fd)))
+                    }
+                    (Some(Role::Finder), []) => find(candidate, refused, unconnected),
+                    (Some(Role::Publisher), _) => Ok(by_link::list(candidate)),
+                    (Some(Role::Finder), _) => by_link::find(candidate),
+                    (None, _) => Err(FallbackReason::NoPeer),
                 }
-                Some(Role::Finder) => find(candidate, refused, unconnected),
-                None => Err(FallbackReason::NoPeer),
-            },
+            }
+            Self::Listed(entries) => by_link::serve(candidate, entries),
+            Self::Asked(request) => by_link::complete(candidate, request),
             Self::Connected { peer, refused } => use_link(candidate, peer, refused),
             Self::Published(name) => accept_finder(name).map(Next::Stay),
             Self::Serving(exchange) => serve(candidate, exchange),
@@ -292,7 +319,7 @@ fn find(
             socket
         }
     };
-    if connect(&socket, &meeting_point(candidate.tuple)?).is_err() {
+    if rustix::net::connect(&socket, &meeting_point(candidate.tuple)?).is_err() {
         // The meeting point is not there yet, or busy: look again later.
         return Ok(Next::Stay(Search::Idle { refused, unconnected: Some(socket) }));
     }
@@ -309,6 +336,7 @@ fn use_link(
 ) -> Result<Next, FallbackReason> {
     let ctx = open_device()?;
     if let Some(link) = ctx.link_to_pid(peer.cred.pid, refused).filter(|link| link.probe()) {
+        recent_links::note(link.id(), true);
         return send_request(candidate, peer, &link);
     }
     let Some(pending) = PendingOffer::begin(peer.cred.pid) else {
@@ -343,6 +371,7 @@ fn complete_link(
     match Message::receive(peer.socket.as_fd()) {
         Ok(Received::Message(reply, fds)) if reply.kind == Kind::Hello => {
             let link = offer.complete(&reply.hello, fds, peer.cred).map_err(|e| refusal(&e))?;
+            recent_links::note(link.id(), false);
             send_request(candidate, peer, &link)
         }
         Ok(Received::Nothing) => Ok(Next::Stay(Search::Offered { peer, offer, pending })),
@@ -427,23 +456,30 @@ fn answer(
         return Ok(Next::Stay(Search::Published(exchange.meeting_point)));
     };
     link.note_peers_end();
-    let connected = ConnData::decode(&request.conn_data)
-        .map_err(|_| FallbackReason::PathFailed)
-        .and_then(|peer| {
-            let preparing = Preparing::new(&ctx, &link, &candidate.config.on_one_host())
-                .map_err(|_| FallbackReason::Resources)?;
-            let reply = Message::about(Kind::Reply, candidate, &link, &preparing)?;
-            let stream =
-                preparing.connect(&peer, request.qp_num).map_err(|_| FallbackReason::PathFailed)?;
-            Ok((stream, reply))
-        });
-    match connected {
-        Ok((stream, reply)) => {
+    recent_links::note(link.id(), exchange.link.is_none());
+    match connect(candidate, &link, request) {
+        Ok((path, reply)) => {
             reply.send(to, &[]).map_err(|_| FallbackReason::NoPeer)?;
-            Ok(Next::Found(Box::new(SoftPath { stream, peer: request.socket })))
+            Ok(Next::Found(Box::new(path)))
         }
         Err(reason) => refuse(to, reason),
     }
+}
+
+/// Connects to the queue pair of a finder, whose `request` has been checked. Returns the reply to
+/// it, too.
+fn connect(
+    candidate: Candidate<'_>,
+    link: &Arc<Link>,
+    request: &Message,
+) -> Result<(SoftPath, Message), FallbackReason> {
+    let peer = ConnData::decode(&request.conn_data).map_err(|_| FallbackReason::PathFailed)?;
+    let preparing = Preparing::new(&open_device()?, link, &candidate.config.on_one_host())
+        .map_err(|_| FallbackReason::Resources)?;
+    let reply = Message::about(Kind::Reply, candidate, link, &preparing)?;
+    let stream =
+        preparing.connect(&peer, request.qp_num).map_err(|_| FallbackReason::PathFailed)?;
+    Ok((SoftPath { stream, peer: request.socket }, reply))
 }
 
 /// Gives up, and tells the finder not to look again.
@@ -470,8 +506,19 @@ fn complete(
     match reply.kind {
         Kind::Reply => {}
         Kind::UnknownLink => return Ok(Next::Stay(Search::look_again(Some(link)))),
-        Kind::Hello | Kind::Refusal | Kind::Request => return Err(FallbackReason::NoPeer),
+        Kind::Hello | Kind::Published | Kind::Refusal | Kind::Request => {
+            return Err(FallbackReason::NoPeer);
+        }
     }
+    finish(candidate, &reply, *preparing)
+}
+
+/// Checks the reply of a publisher, and connects to its queue pair.
+fn finish(
+    candidate: Candidate<'_>,
+    reply: &Message,
+    preparing: Preparing<Soft>,
+) -> Result<Next, FallbackReason> {
     if !is_other_end(candidate.tuple, reply.socket)? {
         return Err(FallbackReason::Untrusted);
     }
