@@ -127,9 +127,14 @@ impl State {
     ) -> Option<()> {
         let own_fds = self.own_fds(set)?;
         self.watch_socket(&own_fds, number).ok()?;
+        let is_first = !set.is_watching();
         self.begin_looks(set, number, before, announced_by)?;
-        // A thread may sleep in the kernel that does not know of rings yet.
-        own_fds.ready.ring();
+        if is_first {
+            // A thread may sleep in the kernel that does not know of rings yet, and is not counted.
+            own_fds.ready.ring();
+        } else {
+            self.wake_all(set);
+        }
         Some(())
     }
 
