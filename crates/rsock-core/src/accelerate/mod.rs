@@ -101,7 +101,7 @@ use ask::Subject;
 use call_stops::CallStops;
 use counters::Waited;
 use discovery::local::Search;
-use discovery::schedule::FIRST_SEARCH_CALL;
+use discovery::schedule::is_search_call;
 use epoll_proxy::ProxySlot;
 use epoll_watch::WatchSlot;
 use four_tuple::FourTuple;

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// The call of a direction with which a connection begins to search for its peer: a short
 /// connection never pays for it.
-pub(in crate::accelerate) const FIRST_SEARCH_CALL: u32 = 4;
+const FIRST_SEARCH_CALL: u32 = 4;
 /// The same where the peer is likely to be found over a link, which costs less.
 const FIRST_LINK_CALL: u32 = 3;
 /// The number of a step that no counted call takes. Nothing is done at such a step that only every
@@ -39,6 +39,11 @@ const SEARCH_LIMIT: (u32, Duration) = (1024, Duration::from_secs(1));
 /// The same time for a peer on another host. Its first request may be lost, and it may have to load
 /// the libraries of its device first.
 const REMOTE_SEARCH_LIMIT: Duration = Duration::from_secs(15);
+
+/// Whether a connection searches for its peer with call `n` of a direction, and later ones.
+pub(in crate::accelerate) fn is_search_call(n: u32) -> bool {
+    n >= FIRST_SEARCH_CALL || n >= FIRST_LINK_CALL && recent_links::are_likely()
+}
 
 impl AcceleratedStream {
     /// Counts a call, and takes a step of the search when one is due: soon after the first step at

@@ -15,7 +15,7 @@ use crate::accelerate::path::Path;
 use crate::accelerate::state::{FLAG_BROKEN, FLAG_RESET, FLAG_RX_PLAIN, Receiving};
 use crate::accelerate::tcp_socket::{has_ended, kernel_recv, tcp_goes_on};
 use crate::accelerate::wait_settings::WaitSettings;
-use crate::accelerate::{AcceleratedStream, FIRST_SEARCH_CALL};
+use crate::accelerate::{AcceleratedStream, is_search_call};
 use crate::closing::{Call, Descriptor};
 use crate::interrupt::{Section, Watch};
 use crate::iov::with_tail;
@@ -161,7 +161,7 @@ impl AcceleratedStream {
         let _waiter = {
             let _section = Section::enter();
             let mut rx = self.dirs.rx.0.lock();
-            if rx.calls + 1 >= FIRST_SEARCH_CALL || is_searching() {
+            if is_search_call(rx.calls + 1) || is_searching() {
                 return None;
             }
             rx.calls += 1;
