@@ -8,15 +8,17 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::fstat;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, sendto,
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, netlink, recv, sendto,
     socket_with,
 };
 use std::io;
 use std::sync::Mutex;
 
-/// The socket that is kept, unless another thread uses it.
+/// The socket that is kept.
 static KEPT: Mutex<Option<Kept>> = Mutex::new(None);
 
+/// A bit that no process id has (`PID_MAX_LIMIT` is 1 << 22).
+const NO_PROCESS: u32 = 1 << 30;
 /// `nlmsg_seq` of `struct nlmsghdr`.
 const AT_NUMBER: usize = 8;
 /// Answers to earlier requests that are passed over: one that a signal or a shortage of memory
@@ -36,6 +38,9 @@ struct Kept {
 impl Kept {
     fn open() -> io::Result<Self> {
         let socket = HighFd::new(open()?);
+        // The kernel would give it the process id, by which programs may want to have a socket of
+        // their own. No process has this one; where it is taken all the same the kernel chooses.
+        let _ = bind(&socket, &SocketAddrNetlink::new(process().0 | NO_PROCESS, 0));
         let inode = fstat(&socket)?.st_ino;
         Ok(Self { socket, owner: process(), inode, number: 0 })
     }
@@ -59,23 +64,37 @@ impl Kept {
     }
 }
 
-/// Sends `request`, a netlink message, and receives the answer. Returns its length.
+/// Sends `request`, a netlink message, and receives the answer. Returns its length. The socket that
+/// is kept belongs to the network namespace in which it was opened: where `is_expected` does not
+/// hold of its answer, the answer is that of a socket of this thread's namespace.
 ///
 /// # Errors
 /// When no descriptor is free, and what the kernel answers.
-pub(in crate::accelerate) fn ask(request: &mut [u8], answer: &mut [u8]) -> io::Result<usize> {
-    let Some(mut kept) = try_lock(&KEPT) else {
-        return ask_by(open()?.as_fd(), 0, request, answer);
-    };
+pub(in crate::accelerate) fn ask(
+    request: &mut [u8],
+    answer: &mut [u8],
+    is_expected: impl Fn(&[u8]) -> bool,
+) -> io::Result<usize> {
+    if let Some(n) = ask_by_kept(request, answer)
+        && is_expected(&answer[..n])
+    {
+        return Ok(n);
+    }
+    ask_by(open()?.as_fd(), 0, request, answer)
+}
+
+/// The answer to the socket that is kept, unless another thread uses it.
+fn ask_by_kept(request: &mut [u8], answer: &mut [u8]) -> Option<usize> {
+    let mut kept = try_lock(&KEPT)?;
     if let Some(other) = kept.take_if(|kept| !kept.is_own() || !kept.is_open()) {
         other.discard();
     }
     let kept = match &mut *kept {
         Some(kept) => kept,
-        none => none.insert(Kept::open()?),
+        none => none.insert(Kept::open().ok()?),
     };
     kept.number = kept.number.wrapping_add(1);
-    ask_by(kept.socket.as_fd(), kept.number, request, answer)
+    ask_by(kept.socket.as_fd(), kept.number, request, answer).ok()
 }
 
 fn ask_by(

@@ -48,7 +48,7 @@ pub(in crate::accelerate) fn own(fd: BorrowedFd<'_>) -> io::Result<SocketId> {
 /// `NotFound` if there is none in this network namespace; what the kernel answers.
 pub(in crate::accelerate) fn other_end(tuple: &FourTuple) -> io::Result<SocketId> {
     let mut answer = [0u8; ANSWER_LEN];
-    let n = ask(tuple, &mut answer)?;
+    let n = ask(tuple, &mut answer, |_| true)?;
     parse(&answer[..n]).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
 }
 
@@ -60,7 +60,7 @@ pub(in crate::accelerate) fn other_end(tuple: &FourTuple) -> io::Result<SocketId
 /// What the kernel answers.
 pub(in crate::accelerate) fn is_closed(tuple: &FourTuple, cookie: u64) -> io::Result<bool> {
     let mut answer = [0u8; ANSWER_LEN];
-    let n = ask(tuple, &mut answer)?;
+    let n = ask(tuple, &mut answer, |found| found.cookie == cookie)?;
     let answer = &answer[..n];
     Ok(parse(answer).is_none_or(|found| {
         // The kernel finds a listener at that address in place of a socket that is gone altogether,
@@ -70,9 +70,15 @@ pub(in crate::accelerate) fn is_closed(tuple: &FourTuple, cookie: u64) -> io::Re
     }))
 }
 
-/// Asks the kernel for the socket at the other end of `tuple`. Returns the length of the answer.
-fn ask(tuple: &FourTuple, answer: &mut [u8; ANSWER_LEN]) -> io::Result<usize> {
-    diag_socket::ask(&mut request(tuple.peer, tuple.local), answer)
+/// Asks the kernel for the socket at the other end of `tuple`, which is expected to be there and to
+/// be one of which `is_expected` holds. Returns the length of the answer.
+fn ask(
+    tuple: &FourTuple,
+    answer: &mut [u8; ANSWER_LEN],
+    is_expected: impl Fn(SocketId) -> bool,
+) -> io::Result<usize> {
+    let mut request = request(tuple.peer, tuple.local);
+    diag_socket::ask(&mut request, answer, |answer| parse(answer).is_some_and(&is_expected))
 }
 
 const ANSWER_LEN: usize = 512;

@@ -22,7 +22,7 @@ use sync::lane_users::LaneUsers;
 use sync::primitive::{Loom, Platform};
 use sync::room_request::RoomRequest;
 use sync::slot::Slot;
-use sync::versioned_words::VersionedWords;
+use sync::versioned_words::{Copied, VersionedWords};
 use sync::waiter::{BELL, BellName, FUTEX, WaitLine};
 
 /// A peer that publishes the first entry of `slot`, and wakes a thread that has parked on `line`.
@@ -299,7 +299,7 @@ fn words_that_are_replaced_together_are_copied_together_or_not_at_all() {
             thread::spawn(move || {
                 let mut latest = 0;
                 for _ in 0..2 {
-                    if let Some(copy) = words.copy() {
+                    if let Copied::Words(copy) = words.copy() {
                         assert!(copy == [copy[0]; 2] && copy[0] >= latest, "{copy:?}");
                         latest = copy[0];
                     }
@@ -311,6 +311,6 @@ fn words_that_are_replaced_together_are_copied_together_or_not_at_all() {
             words.replace(&[n; 2]);
         }
         reader.join().expect("reader");
-        assert_eq!(words.copy(), Some([2; 2]));
+        assert_eq!(words.copy(), Copied::Words([2; 2]));
     });
 }

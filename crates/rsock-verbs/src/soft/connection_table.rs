@@ -4,18 +4,39 @@
 //! An entry has a key, by which the two ends of a connection find each other's entries, and a note,
 //! which the caller writes and reads. Who may be trusted with what is the caller's question:
 //! [`Link::has_trusted_user`], and whatever else it asks the kernel.
+//!
+//! A forked child has neither table in its memory: it may have given up the user whom its parent's
+//! peer trusts.
 
 use super::Link;
-use super::layout::{CONNECTION_TABLE, CONNECTION_WORDS as WORDS, CONNECTIONS, ConnectionWords};
+use super::layout::{
+    CONNECTION_TABLE, CONNECTION_WORDS as WORDS, CONNECTIONS, ConnectionWords, PAGE,
+};
 use super::segment::Mapping;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::sync::versioned_words::Copied;
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Names a connection, the same at both ends. Not all zero.
 pub type ConnectionKey = [u64; KEY_WORDS];
 /// What one end tells the other.
 pub type ConnectionNote = [u64; WORDS - KEY_WORDS];
 
+/// What a process finds in the table of its peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerNote {
+    /// The peer has no entry of the connection.
+    Absent,
+    /// The peer is writing. Of a hostile one this may never end.
+    Changing,
+    /// What the entry says. Any process may be the peer: the note is to be checked.
+    Note(ConnectionNote),
+}
+
 const KEY_WORDS: usize = 5;
+/// Bytes of a table: whole pages.
+const TABLE_LEN: u64 = CONNECTIONS as u64 * size_of::<ConnectionWords>() as u64;
+const _: () = assert!(TABLE_LEN.is_multiple_of(PAGE) && CONNECTION_TABLE.is_multiple_of(PAGE));
 /// Places in which an entry may lie.
 const PLACES: u32 = 4;
 
@@ -37,10 +58,10 @@ impl OwnEntries {
     }
 }
 
-/// An entry of this process's table, until this is dropped.
+/// An entry of this process's table, until this is dropped. It does not keep the link.
 #[derive(Debug)]
 pub struct ConnectionEntry {
-    link: Arc<Link>,
+    link: Weak<Link>,
     key: ConnectionKey,
     index: u32,
 }
@@ -57,82 +78,112 @@ impl Link {
         self.check_owner().ok()?;
         let mut uses = self.connections.uses();
         uses.resize(CONNECTIONS as usize, Use::Free);
-        let can_have = |index: &u32| match uses[*index as usize] {
+        for index in places(&key) {
+            // The peer would find what was left for an earlier connection with this name.
+            if uses[index as usize] == Use::Left(key) {
+                self.write_connection(index, &[0; WORDS]);
+                uses[index as usize] = Use::Free;
+            }
+        }
+        let is_free = |index: &u32| match uses[*index as usize] {
             Use::Free => true,
             Use::Held => false,
-            // One that was left for an earlier connection with this name would be found first.
-            Use::Left(other) => other == key || self.note_of_peer(&other).is_none(),
+            Use::Left(other) => self.note_of_peer(&other) == PeerNote::Absent,
         };
-        let index = places(&key).find(can_have)?;
+        let index = places(&key).find(is_free)?;
         uses[index as usize] = Use::Held;
-        let entry = ConnectionEntry { link: Arc::clone(self), key, index };
-        entry.write(note);
+        self.write_connection(index, &words_of(&key, note));
         drop(uses);
-        Some(entry)
+        Some(ConnectionEntry { link: Arc::downgrade(self), key, index })
     }
 
-    /// What the peer's entry with `key` says, if there is one. Any process may be the peer: the
-    /// note is to be checked.
+    /// What the peer says of the connection with `key`.
     #[must_use]
-    pub fn note_of_peer(&self, key: &ConnectionKey) -> Option<ConnectionNote> {
-        places(key).find_map(|index| {
-            let words = words_at(self.peer_segment(), index)?.copy()?;
-            let (found, note) = words.split_first_chunk::<KEY_WORDS>()?;
-            if found == key { note.try_into().ok() } else { None }
-        })
+    pub fn note_of_peer(&self, key: &ConnectionKey) -> PeerNote {
+        if !self.node().is_current() {
+            return PeerNote::Absent;
+        }
+        let mut found = PeerNote::Absent;
+        for index in places(key) {
+            match words_at(self.peer_segment(), index)
+                .map_or(Copied::Nothing, ConnectionWords::copy)
+            {
+                Copied::Words(words) if words.starts_with(key) => {
+                    let mut note = ConnectionNote::default();
+                    note.copy_from_slice(&words[KEY_WORDS..]);
+                    return PeerNote::Note(note);
+                }
+                Copied::Changing => found = PeerNote::Changing,
+                Copied::Words(_) | Copied::Nothing => {}
+            }
+        }
+        found
+    }
+
+    /// The caller holds the lock of the table.
+    fn write_connection(&self, index: u32, words: &[u64; WORDS]) {
+        if let Some(at) = words_at(self.own_segment(), index) {
+            at.replace(words);
+        }
     }
 }
 
 impl ConnectionEntry {
-    /// The link in whose table the entry is.
+    /// The link in whose table the entry is, as long as there is one.
     #[must_use]
-    pub fn link(&self) -> &Arc<Link> {
-        &self.link
+    pub fn link(&self) -> Option<Arc<Link>> {
+        self.link.upgrade()
     }
 
     /// What the peer says of the same connection.
     #[must_use]
-    pub fn note_of_peer(&self) -> Option<ConnectionNote> {
-        self.link.note_of_peer(&self.key)
+    pub fn note_of_peer(&self) -> PeerNote {
+        self.link().map_or(PeerNote::Absent, |link| link.note_of_peer(&self.key))
+    }
+
+    /// Writes `note` in place of the last one. Of two ends that both do so and then read what the
+    /// other says, at least one reads the new note.
+    pub fn set(&self, note: &ConnectionNote) {
+        self.change(&words_of(&self.key, note), Use::Held);
+        // SYNC(connection-note): orders the note before the load of the peer's. Pairs with the same
+        // fence at the other end.
+        fence(Ordering::SeqCst);
     }
 
     /// Writes `note` for the last time, and leaves it until the peer has removed its own entry of
     /// this connection.
     pub fn leave(self, note: &ConnectionNote) {
-        if self.link.node().is_current() {
-            let mut uses = self.link.connections.uses();
-            self.write(note);
-            uses[self.index as usize] = Use::Left(self.key);
-        }
+        self.change(&words_of(&self.key, note), Use::Left(self.key));
     }
 
-    /// The caller holds the lock of the table.
-    fn write(&self, note: &ConnectionNote) {
-        let mut words = [0; WORDS];
-        words[..KEY_WORDS].copy_from_slice(&self.key);
-        words[KEY_WORDS..].copy_from_slice(note);
-        self.replace(&words);
-    }
-
-    fn replace(&self, words: &[u64; WORDS]) {
-        if let Some(at) = words_at(self.link.own_segment(), self.index) {
-            at.replace(words);
+    /// Writes the entry, if it is still held. That of a stream that a forked child inherited is its
+    /// parent's.
+    fn change(&self, words: &[u64; WORDS], next: Use) {
+        let Some(link) = self.link().filter(|link| link.node().is_current()) else { return };
+        let mut uses = link.connections.uses();
+        if uses[self.index as usize] == Use::Held {
+            link.write_connection(self.index, words);
+            uses[self.index as usize] = next;
         }
     }
 }
 
 impl Drop for ConnectionEntry {
     fn drop(&mut self) {
-        // The entry of a stream that a forked child inherited is its parent's.
-        if !self.link.node().is_current() {
-            return;
-        }
-        let mut uses = self.link.connections.uses();
-        if uses[self.index as usize] == Use::Held {
-            self.replace(&[0; WORDS]);
-            uses[self.index as usize] = Use::Free;
-        }
+        self.change(&[0; WORDS], Use::Free);
     }
+}
+
+/// Keeps the table in `segment` out of the memory of forked children. False if the kernel does not.
+pub(super) fn hide_connections(segment: &Mapping) -> bool {
+    segment.hide_from_children(CONNECTION_TABLE, TABLE_LEN)
+}
+
+fn words_of(key: &ConnectionKey, note: &ConnectionNote) -> [u64; WORDS] {
+    let mut words = [0; WORDS];
+    words[..KEY_WORDS].copy_from_slice(key);
+    words[KEY_WORDS..].copy_from_slice(note);
+    words
 }
 
 fn words_at(segment: &Mapping, index: u32) -> Option<&ConnectionWords> {
@@ -175,14 +226,16 @@ mod tests {
     #[test]
     fn each_end_reads_what_the_other_writes_until_it_is_removed() {
         let (a, b) = link();
-        assert_eq!(b.note_of_peer(&key(1)), None);
+        assert_eq!(b.note_of_peer(&key(1)), PeerNote::Absent);
         let entry = a.add_connection(key(1), &NOTE).expect("room");
-        assert_eq!(b.note_of_peer(&key(1)), Some(NOTE));
-        assert_eq!((a.note_of_peer(&key(1)), b.note_of_peer(&key(2))), (None, None));
+        assert_eq!(b.note_of_peer(&key(1)), PeerNote::Note(NOTE));
+        assert_eq!([a.note_of_peer(&key(1)), b.note_of_peer(&key(2))], [PeerNote::Absent; 2]);
         let answer = b.add_connection(key(1), &ANSWER).expect("room");
-        assert_eq!(entry.note_of_peer(), Some(ANSWER));
+        assert_eq!(entry.note_of_peer(), PeerNote::Note(ANSWER));
+        entry.set(&ANSWER);
+        assert_eq!(answer.note_of_peer(), PeerNote::Note(ANSWER));
         drop((entry, answer));
-        assert_eq!((a.note_of_peer(&key(1)), b.note_of_peer(&key(1))), (None, None));
+        assert_eq!([a.note_of_peer(&key(1)), b.note_of_peer(&key(1))], [PeerNote::Absent; 2]);
     }
 
     #[test]
@@ -195,10 +248,10 @@ mod tests {
         let entries: Vec<_> = others.iter().map(|key| add(key).expect("room")).collect();
         assert!(add(last).is_none());
         entries.into_iter().for_each(|entry| entry.leave(&ANSWER));
-        assert!(others.iter().all(|key| b.note_of_peer(key) == Some(ANSWER)));
+        assert!(others.iter().all(|key| b.note_of_peer(key) == PeerNote::Note(ANSWER)));
         // The peer has an entry of the first only, and still reads what was left for it.
         let entry = add(last).expect("room");
-        assert_eq!(b.note_of_peer(&others[0]), Some(ANSWER));
+        assert_eq!(b.note_of_peer(&others[0]), PeerNote::Note(ANSWER));
         drop((entry, asked));
         assert!(add(last).is_some());
     }
@@ -206,10 +259,26 @@ mod tests {
     #[test]
     fn an_earlier_connection_with_the_same_name_is_not_found() {
         let (a, b) = link();
-        a.add_connection(key(1), &NOTE).expect("room").leave(&ANSWER);
-        let asked = b.add_connection(key(1), &NOTE).expect("room");
-        assert_eq!(asked.note_of_peer(), Some(ANSWER));
-        let _again = a.add_connection(key(1), &NOTE).expect("room");
-        assert_eq!(asked.note_of_peer(), Some(NOTE));
+        let keys: Vec<_> = neighbours().take(2).collect();
+        let first = a.add_connection(keys[0], &NOTE).expect("room");
+        a.add_connection(keys[1], &NOTE).expect("room").leave(&ANSWER);
+        let asked = b.add_connection(keys[1], &NOTE).expect("room");
+        assert_eq!(asked.note_of_peer(), PeerNote::Note(ANSWER));
+        // The place of the first one comes before that of the one that was left.
+        drop(first);
+        let again = a.add_connection(keys[1], &NOTE).expect("room");
+        assert_eq!(asked.note_of_peer(), PeerNote::Note(NOTE));
+        drop(again);
+        assert_eq!(asked.note_of_peer(), PeerNote::Absent);
+    }
+
+    #[test]
+    fn an_entry_does_not_keep_its_link() {
+        let (a, b) = link();
+        let entry = a.add_connection(key(1), &NOTE).expect("room");
+        let n = Arc::strong_count(&a);
+        drop(entry);
+        assert_eq!(Arc::strong_count(&a), n);
+        drop(b);
     }
 }

@@ -49,7 +49,7 @@ mod wait;
 mod wake;
 
 pub use bell::{SoftBell, ringer};
-pub use connection_table::{ConnectionEntry, ConnectionKey, ConnectionNote};
+pub use connection_table::{ConnectionEntry, ConnectionKey, ConnectionNote, PeerNote};
 pub use hello::{HELLO_LEN, LinkId};
 pub use link::Offer;
 pub use mr::SoftMr;

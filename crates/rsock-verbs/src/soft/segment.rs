@@ -150,6 +150,16 @@ impl Mapping {
         unsafe { at.as_ptr().write_bytes(0, len) };
     }
 
+    /// Keeps `len` bytes at `offset`, whole pages, out of the memory of children that this process
+    /// forks. False if the kernel does not.
+    pub(super) fn hide_from_children(&self, offset: u64, len: u64) -> bool {
+        let (at, bytes) = (self.bytes(offset, len), usize::try_from(len));
+        let (Some(at), Ok(bytes)) = (at, bytes) else { return false };
+        // SAFETY: inside this mapping. A child that has inherited it reaches these pages by no
+        // reference: it asks for the owner of the link first.
+        unsafe { rustix::mm::madvise(at.as_ptr().cast(), bytes, Advice::LinuxDontFork) }.is_ok()
+    }
+
     /// Gives the whole pages inside `offset..offset + len` back: they read as zero after.
     pub(super) fn punch(&self, offset: u64, len: u64) {
         let Some(end) = offset.checked_add(len).filter(|end| *end <= self.len) else { return };

@@ -4,6 +4,16 @@
 use super::primitive::{Native, Platform, Word};
 use std::sync::atomic::Ordering;
 
+/// What a reader finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Copied<const N: usize> {
+    /// The words were never written.
+    Nothing,
+    /// They are being replaced. A hostile writer may never end that.
+    Changing,
+    Words([u64; N]),
+}
+
 /// # Invariants
 /// `version` is odd while its only writer replaces the words, and 0 in memory that was never
 /// written.
@@ -34,17 +44,19 @@ impl<const N: usize, P: Platform> VersionedWords<N, P> {
         self.version.store(version.wrapping_add(1), Ordering::Release);
     }
 
-    /// A copy of the words. `None` if there are none yet, or they are being replaced. A hostile
-    /// writer may have written any words.
-    pub(crate) fn copy(&self) -> Option<[u64; N]> {
+    /// A copy of the words. A hostile writer may have written any.
+    pub(crate) fn copy(&self) -> Copied<N> {
         let version = self.version.load(Ordering::Acquire);
-        if version == 0 || !version.is_multiple_of(2) {
-            return None;
+        if version == 0 {
+            return Copied::Nothing;
         }
         let mut words = [0; N];
         for (to, from) in words.iter_mut().zip(&self.words) {
             *to = from.load(Ordering::Acquire);
         }
-        (self.version.load(Ordering::Relaxed) == version).then_some(words)
+        match self.version.load(Ordering::Relaxed) {
+            again if again == version && version.is_multiple_of(2) => Copied::Words(words),
+            _ => Copied::Changing,
+        }
     }
 }

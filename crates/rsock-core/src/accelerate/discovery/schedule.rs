@@ -105,26 +105,47 @@ impl AcceleratedStream {
             FourTuple::of(fd).ok().flatten().filter(|t| t.role().is_some())
         });
         self.open_metrics(fd);
-        let is_opening = links.is_empty() && search.is_opening();
-        if is_opening && sys::is_table_half_full(fd) {
-            self.end_search(search, FallbackReason::Resources);
-            return;
-        }
         let Some(tuple) = tuple else {
             self.end_search(search, FallbackReason::Remote);
             return;
         };
-        let needs_place = is_opening && !search.has_descriptors();
-        if needs_place && !remote::is_for_remote(tuple) && !limit::may_open(&self.search) {
-            return;
-        }
-        sys::get_or_make(&self.search_began, sys::now);
         let config = Config { iomap_slots: self.iomap_slots, ..Config::default() };
         let side = self.side;
         let candidate = Candidate { socket: fd, tuple, config: &config, side, links: &links };
+        if links.is_empty() && search.is_by_link() {
+            // Takes an answer that is there, or gives the exchange over links up, which opens
+            // nothing.
+            match self.take_step(search, candidate) {
+                Some(begins) if begins.is_idle() => search = begins,
+                _ => return,
+            }
+        }
+        if links.is_empty() && search.is_opening() {
+            if sys::is_table_half_full(fd) {
+                self.end_search(search, FallbackReason::Resources);
+                return;
+            }
+            let needs_place = !search.has_descriptors() && !remote::is_for_remote(tuple);
+            if needs_place && !limit::may_open(&self.search) {
+                return;
+            }
+        }
+        sys::get_or_make(&self.search_began, sys::now);
+        if let Some(mut search) = self.take_step(search, candidate)
+            && calls >= eager_end - 1
+        {
+            search.forget_socket();
+        }
+    }
+
+    /// Takes a step. Returns the search if it goes on.
+    fn take_step<'a>(
+        &self,
+        mut search: MutexGuard<'a, Search>,
+        candidate: Candidate<'_>,
+    ) -> Option<MutexGuard<'a, Search>> {
         match search.step(candidate) {
-            Step::Pending if calls >= eager_end - 1 => search.forget_socket(),
-            Step::Pending => {}
+            Step::Pending => return Some(search),
             Step::Found(stream) => {
                 if stream.has_extensions() && self.path.set(stream).is_ok() {
                     self.dirs.raise(FLAG_HAS_PATH);
@@ -137,6 +158,7 @@ impl AcceleratedStream {
                 self.give_up(reason);
             }
         }
+        None
     }
 
     /// Ends the search, without a path.
@@ -178,7 +200,8 @@ impl AcceleratedStream {
 
     /// Whether the search goes on by the memory of links.
     fn is_search_by_link(&self) -> bool {
-        if self.has(FLAG_HAS_PATH | FLAG_PINNED) || interrupt::is_in_handler() {
+        let is_over = self.has(FLAG_HAS_PATH | FLAG_PINNED);
+        if is_over || self.is_shared() || interrupt::is_in_handler() {
             return false;
         }
         let _section = Section::enter();

@@ -130,7 +130,8 @@ impl State {
         let is_first = !set.is_watching();
         self.begin_looks(set, number, before, announced_by)?;
         if is_first {
-            // A thread may sleep in the kernel that does not know of rings yet, and is not counted.
+            // A thread may sleep in a `poll` of the set that began before the set had rings: it is
+            // not counted.
             own_fds.ready.ring();
         } else {
             self.wake_all(set);

@@ -15,7 +15,7 @@ use super::Link;
 #[cfg(doc)]
 use super::SoftContext;
 use super::alloc::Allocator;
-use super::connection_table::OwnEntries;
+use super::connection_table::{OwnEntries, hide_connections};
 use super::context::Node;
 use super::doorbell_pipe::PeerPipes;
 use super::foreign::Foreign;
@@ -44,8 +44,8 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 #[derive(Debug)]
 pub(super) struct Peer {
     cred: PeerCred,
-    /// Whom the process belongs to now; asked for since the first question.
-    user: OnceLock<Option<PeerUser>>,
+    /// Tells whom the process belongs to now.
+    user: OnceLock<PeerUser>,
     /// Whether it is the process at this end.
     is_self: bool,
     /// Whether this process's copies need no fence of their own; see [`barrier`](super::barrier).
@@ -90,6 +90,9 @@ impl Link {
         peer_segment: Mapping,
     ) -> Result<Arc<Self>, Error> {
         let is_self = cred.pid == PeerCred::own().pid;
+        if !hide_connections(&own_segment) || !hide_connections(&peer_segment) {
+            return Err(Error::Exhausted("memory mappings"));
+        }
         let light_fence = node.barrier && hello.flags & FLAG_BARRIER != 0;
         let link = Arc::new(Self {
             id,
@@ -132,18 +135,18 @@ impl Link {
         self.peer.cred
     }
 
-    /// Whether the process at the other end lives, and belongs to a user with whose processes this
-    /// one may share memory, now and not only when the link was made. Costs a system call. False
-    /// where the kernel does not tell.
+    /// Whether the process at the other end belongs to a user with whose processes this one may
+    /// share memory, now and not only when the link was made. Costs a system call. False where the
+    /// kernel does not tell, and once the process is gone. To be called first while the process is
+    /// known to live: its number may mean another one later.
     #[must_use]
     pub fn has_trusted_user(&self) -> bool {
-        let open = || {
+        let user = self.peer.user.get().or_else(|| {
             let user = PeerUser::of(self.peer.cred.pid)?;
-            // In this order: the peer has lived until then, so it was the peer's number.
-            (!self.has_hung_up()).then_some(user)
-        };
-        let user = self.peer.user.get_or_init(open).as_ref().and_then(PeerUser::effective);
-        user.is_some_and(|uid| cred::check(PeerCred { uid, ..self.peer.cred }).is_ok())
+            Some(self.peer.user.get_or_init(|| user))
+        });
+        user.and_then(PeerUser::effective)
+            .is_some_and(|uid| cred::check(PeerCred { uid, ..self.peer.cred }).is_ok())
     }
 
     /// The process at the other end, as one that sends datagrams.

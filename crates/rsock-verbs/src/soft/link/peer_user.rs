@@ -42,7 +42,7 @@ impl PeerUser {
         Some(Self::Status(HighFd::new(file)))
     }
 
-    /// The effective user id; `None` once the process has ended.
+    /// The effective user id; `None` once the process is gone.
     pub(super) fn effective(&self) -> Option<u32> {
         match self {
             Self::Process(process) => {

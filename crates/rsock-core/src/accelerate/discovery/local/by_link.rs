@@ -2,16 +2,19 @@
 //! link, without a socket. It has the messages of the exchange by a Unix socket, and its checks.
 //!
 //! Nothing wakes a process that waits while its peer writes into its table. An end that has had no
-//! answer within a few calls, or for some milliseconds, goes on by a Unix socket.
+//! answer within a few calls, or for some milliseconds, begins again by a Unix socket. The finder
+//! then takes its request back, and the publisher may be about to answer it. So both write what they
+//! are about to do before they read once more what the other has written: the finder waits for the
+//! publisher, or the publisher sees that the request is gone.
 
 use crate::accelerate::FallbackReason;
 use crate::accelerate::discovery::candidate::Candidate;
 use crate::accelerate::discovery::local::message::{Kind, Message};
 use crate::accelerate::discovery::local::{
-    Next, Search, connect, finish, is_other_end, open_device, publish, recent_links,
+    Next, Search, connect, finish, is_other_end, open_device, recent_links,
 };
 use crate::engine::Preparing;
-use rsock_verbs::soft::{ConnectionEntry, Link, Soft};
+use rsock_verbs::soft::{ConnectionEntry, Link, PeerNote, Soft};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,13 +29,25 @@ pub(in crate::accelerate) struct Request {
     since: Instant,
 }
 
+/// What the peer says of a connection, if that is anything.
+fn message(note: PeerNote) -> Option<Message> {
+    match note {
+        PeerNote::Note(note) => Message::from_note(&note),
+        PeerNote::Absent | PeerNote::Changing => None,
+    }
+}
+
 /// The publisher's first step: says in the tables of all links that it is here.
 pub(super) fn list(candidate: Candidate<'_>) -> Next {
     let note = Message::new(Kind::Published).to_note();
     let key = candidate.tuple.key();
     let list = |link: &Arc<Link>| link.answering_end().add_connection(key, &note);
-    let entries: Vec<_> = candidate.links.iter().filter_map(list).collect();
-    Next::Stay(if entries.is_empty() { Search::new() } else { Search::Listed(entries) })
+    Next::Stay(listed(candidate.links.iter().filter_map(list).collect()))
+}
+
+/// The publisher's state with what it has listed.
+fn listed(entries: Vec<ConnectionEntry>) -> Search {
+    if entries.is_empty() { Search::new() } else { Search::Listed(entries) }
 }
 
 /// The publisher's next step: answers the request of a finder.
@@ -40,33 +55,32 @@ pub(super) fn serve(
     candidate: Candidate<'_>,
     mut entries: Vec<ConnectionEntry>,
 ) -> Result<Next, FallbackReason> {
-    let request_at = |entry: &ConnectionEntry| {
-        let request = Message::from_note(&entry.note_of_peer()?)?;
-        (request.kind == Kind::Request).then_some(request)
+    let request = |entry: &ConnectionEntry| {
+        message(entry.note_of_peer()).filter(|request| request.kind == Kind::Request)
     };
-    let asked = entries.iter().position(|entry| request_at(entry).is_some());
-    let request = asked.and_then(|at| request_at(&entries[at]));
-    let Some((at, request)) = asked.zip(request) else {
-        return match candidate.links {
-            [] => publish(candidate.tuple).map(Search::Published).map(Next::Stay),
-            _ => Ok(Next::Stay(Search::Listed(entries))),
-        };
+    let asked = entries.iter().enumerate();
+    let Some((at, request)) = asked.filter_map(|(at, entry)| Some((at, request(entry)?))).next()
+    else {
+        let goes_on = !candidate.links.is_empty();
+        return Ok(Next::Stay(if goes_on { Search::Listed(entries) } else { Search::new() }));
     };
     let entry = entries.swap_remove(at);
-    let link = entry.link();
-    if !link.has_trusted_user() || !is_other_end(candidate.tuple, request.socket)? {
-        // Another process's entry, or one about a former connection with these addresses. The peer
-        // looks elsewhere once this one is gone.
-        drop(entry);
-        return Ok(Next::Stay(if entries.is_empty() {
-            Search::new()
-        } else {
-            Search::Listed(entries)
-        }));
+    let is_peer = |link: &Arc<Link>| link.has_trusted_user();
+    let Some(link) = entry.link().filter(is_peer) else { return Ok(Next::Stay(listed(entries))) };
+    if !is_other_end(candidate.tuple, request.socket)? {
+        // Of a former connection with these addresses, or of another process's invention. The peer
+        // looks elsewhere once the entry is gone.
+        return Ok(Next::Stay(listed(entries)));
     }
-    match connect(candidate, link, &request) {
+    entry.set(&Message::new(Kind::Answering).to_note());
+    if message(entry.note_of_peer()).is_none_or(|again| again.kind != Kind::Request) {
+        entry.set(&Message::new(Kind::Published).to_note());
+        entries.push(entry);
+        return Ok(Next::Stay(Search::Listed(entries)));
+    }
+    match connect(candidate, &link, &request) {
         Ok((path, reply)) => {
-            recent_links::note(link.id(), true);
+            recent_links::note(&link, true);
             entry.leave(&reply.to_note());
             Ok(Next::Found(Box::new(path)))
         }
@@ -81,8 +95,10 @@ pub(super) fn serve(
 /// request beside what it has found.
 pub(super) fn find(candidate: Candidate<'_>) -> Result<Next, FallbackReason> {
     let key = candidate.tuple.key();
-    let is_listed = |note| Message::from_note(&note).is_some_and(|m| m.kind == Kind::Published);
-    let mut listed = candidate.links.iter().filter(|l| l.note_of_peer(&key).is_some_and(is_listed));
+    let is_listed = |link: &&Arc<Link>| {
+        message(link.note_of_peer(&key)).is_some_and(|note| note.kind == Kind::Published)
+    };
+    let mut listed = candidate.links.iter().filter(is_listed);
     let Some(link) = listed.find(|link| link.has_trusted_user()) else {
         return Ok(Next::Stay(Search::new()));
     };
@@ -100,21 +116,30 @@ pub(super) fn find(candidate: Candidate<'_>) -> Result<Next, FallbackReason> {
 
 /// The finder's next step: takes the publisher's reply.
 pub(super) fn complete(candidate: Candidate<'_>, asked: Request) -> Result<Next, FallbackReason> {
-    let note = asked.entry.note_of_peer();
-    let Some(reply) = note.and_then(|note| Message::from_note(&note)) else {
+    let mut note = asked.entry.note_of_peer();
+    let is_over = candidate.links.is_empty() && asked.since.elapsed() >= PATIENCE;
+    if is_over && message(note).is_some_and(|note| note.kind == Kind::Published) {
+        asked.entry.set(&Message::new(Kind::Withdrawn).to_note());
+        note = asked.entry.note_of_peer();
+        if message(note).is_some_and(|note| note.kind == Kind::Published) {
+            return Ok(Next::Stay(Search::new()));
+        }
+    }
+    let reply = match note {
         // The publisher has gone on by a Unix socket, or its stream has ended.
-        return Ok(Next::Stay(Search::new()));
+        PeerNote::Absent => return Ok(Next::Stay(Search::new())),
+        PeerNote::Changing => return Ok(Next::Stay(Search::Asked(asked))),
+        PeerNote::Note(note) => Message::from_note(&note).ok_or(FallbackReason::NoPeer)?,
     };
     match reply.kind {
         Kind::Reply => {
-            recent_links::note(asked.entry.link().id(), true);
+            if let Some(link) = asked.entry.link() {
+                recent_links::note(&link, true);
+            }
             finish(candidate, &reply, *asked.preparing)
         }
-        Kind::Published if !candidate.links.is_empty() || asked.since.elapsed() < PATIENCE => {
-            Ok(Next::Stay(Search::Asked(asked)))
-        }
-        Kind::Published => Ok(Next::Stay(Search::new())),
-        Kind::Hello | Kind::Request | Kind::Refusal | Kind::UnknownLink => {
+        Kind::Published | Kind::Answering => Ok(Next::Stay(Search::Asked(asked))),
+        Kind::Hello | Kind::Request | Kind::Refusal | Kind::UnknownLink | Kind::Withdrawn => {
             Err(FallbackReason::NoPeer)
         }
     }

@@ -29,6 +29,10 @@ pub(in crate::accelerate) enum Kind {
     /// The publisher is here. Only in the connection table of a link: elsewhere the meeting point
     /// says so.
     Published = 6,
+    /// The publisher answers the request: the finder waits. Only in the table of a link.
+    Answering = 7,
+    /// The finder takes its request back, unless it is being answered. Only in the table of a link.
+    Withdrawn = 8,
 }
 
 impl Kind {
@@ -40,6 +44,8 @@ impl Kind {
             4 => Self::UnknownLink,
             5 => Self::Refusal,
             6 => Self::Published,
+            7 => Self::Answering,
+            8 => Self::Withdrawn,
             _ => return None,
         })
     }

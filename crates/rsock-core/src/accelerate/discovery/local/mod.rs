@@ -130,9 +130,9 @@ impl Search {
         }
     }
 
-    /// Whether the next step may open descriptors, unless it is taken by links.
+    /// Whether the next step may open descriptors, unless the candidate has links.
     pub(in crate::accelerate) fn is_opening(&self) -> bool {
-        self.is_idle() || self.is_by_link() || matches!(self, Self::Connected { .. })
+        self.is_idle() || matches!(self, Self::Connected { .. })
     }
 
     /// Whether the exchange has begun in the memory of a link.
@@ -336,7 +336,7 @@ fn use_link(
 ) -> Result<Next, FallbackReason> {
     let ctx = open_device()?;
     if let Some(link) = ctx.link_to_pid(peer.cred.pid, refused).filter(|link| link.probe()) {
-        recent_links::note(link.id(), true);
+        recent_links::note(&link, true);
         return send_request(candidate, peer, &link);
     }
     let Some(pending) = PendingOffer::begin(peer.cred.pid) else {
@@ -371,7 +371,7 @@ fn complete_link(
     match Message::receive(peer.socket.as_fd()) {
         Ok(Received::Message(reply, fds)) if reply.kind == Kind::Hello => {
             let link = offer.complete(&reply.hello, fds, peer.cred).map_err(|e| refusal(&e))?;
-            recent_links::note(link.id(), false);
+            recent_links::note(&link, false);
             send_request(candidate, peer, &link)
         }
         Ok(Received::Nothing) => Ok(Next::Stay(Search::Offered { peer, offer, pending })),
@@ -456,7 +456,7 @@ fn answer(
         return Ok(Next::Stay(Search::Published(exchange.meeting_point)));
     };
     link.note_peers_end();
-    recent_links::note(link.id(), exchange.link.is_none());
+    recent_links::note(&link, exchange.link.is_none());
     match connect(candidate, &link, request) {
         Ok((path, reply)) => {
             reply.send(to, &[]).map_err(|_| FallbackReason::NoPeer)?;
@@ -506,9 +506,12 @@ fn complete(
     match reply.kind {
         Kind::Reply => {}
         Kind::UnknownLink => return Ok(Next::Stay(Search::look_again(Some(link)))),
-        Kind::Hello | Kind::Published | Kind::Refusal | Kind::Request => {
-            return Err(FallbackReason::NoPeer);
-        }
+        Kind::Hello
+        | Kind::Published
+        | Kind::Answering
+        | Kind::Withdrawn
+        | Kind::Refusal
+        | Kind::Request => return Err(FallbackReason::NoPeer),
     }
     finish(candidate, &reply, *preparing)
 }

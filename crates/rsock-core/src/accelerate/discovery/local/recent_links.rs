@@ -14,17 +14,20 @@ static RECENT: Mutex<Recent> = Mutex::new(Recent { ids: [None; MOST], is_likely:
 struct Recent {
     /// The latest first.
     ids: [Option<LinkId>; MOST],
-    /// Whether the last stream's peer was in a process that there was a link to already: the next
-    /// one's probably is.
+    /// Whether the last stream's peer was in a process that there was a usable link to already: the
+    /// next one's probably is.
     is_likely: bool,
 }
 
-/// Notes that a stream's peer is in the process at the other end of `id`. `was_there` tells whether
-/// there was this link before.
-pub(super) fn note(id: LinkId, was_there: bool) {
+/// Notes that a stream's peer, from which something has just come, is in the process at the other
+/// end of `link`. `was_there` tells whether there was this link before.
+pub(super) fn note(link: &Link, was_there: bool) {
+    // Asked while the process certainly lives, and where the kernel does not tell, the link serves
+    // no further streams.
+    let is_likely = link.has_trusted_user() && was_there;
     // A thread that a forked child does not have may hold the lock.
     if let Some(mut recent) = try_lock(&RECENT) {
-        recent.note(id, was_there);
+        recent.note(link.id(), is_likely);
     }
 }
 
@@ -41,8 +44,8 @@ pub(in crate::accelerate) fn links() -> Vec<Arc<Link>> {
 }
 
 impl Recent {
-    fn note(&mut self, id: LinkId, was_there: bool) {
-        self.is_likely = was_there;
+    fn note(&mut self, id: LinkId, is_likely: bool) {
+        self.is_likely = is_likely;
         if self.ids[0] != Some(id) {
             let known = self.ids.iter().position(|known| *known == Some(id));
             self.ids[..=known.unwrap_or(MOST - 1)].rotate_right(1);
