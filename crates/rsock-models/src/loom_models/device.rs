@@ -314,3 +314,42 @@ fn words_that_are_replaced_together_are_copied_together_or_not_at_all() {
         assert_eq!(words.copy(), Copied::Words([2; 2]));
     });
 }
+
+/// An exchange over a link: the finder takes its request back while the publisher answers it. Both
+/// write what they are about to do, and then read what the other has written.
+#[test]
+fn a_request_is_taken_back_or_answered() {
+    const PUBLISHED: u64 = 1;
+    const ANSWERING: u64 = 2;
+    const REPLY: u64 = 3;
+    const REQUEST: u64 = 4;
+    const WITHDRAWN: u64 = 5;
+    type Note = VersionedWords<1, Loom>;
+    let says = |note: &Note, word| note.copy() == Copied::Words([word]);
+    let set = |note: &Note, word| {
+        note.replace(&[word]);
+        Loom::fence();
+    };
+    explore(move || {
+        let (publisher, finder) = (Arc::new(Note::fresh()), Arc::new(Note::fresh()));
+        set(&publisher, PUBLISHED);
+        set(&finder, REQUEST);
+        let answering = {
+            let (publisher, finder) = (Arc::clone(&publisher), Arc::clone(&finder));
+            thread::spawn(move || {
+                if !says(&finder, REQUEST) {
+                    return false;
+                }
+                set(&publisher, ANSWERING);
+                let answers = says(&finder, REQUEST);
+                set(&publisher, if answers { REPLY } else { PUBLISHED });
+                answers
+            })
+        };
+        set(&finder, WITHDRAWN);
+        let is_taken_back = says(&publisher, PUBLISHED);
+        let is_answered = answering.join().expect("publisher");
+        assert!(!(is_taken_back && is_answered));
+        assert_eq!(is_answered, says(&publisher, REPLY));
+    });
+}

@@ -273,12 +273,43 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_does_not_keep_its_link() {
+    fn a_forked_child_has_neither_table_and_leaves_the_entries_alone() {
         let (a, b) = link();
         let entry = a.add_connection(key(1), &NOTE).expect("room");
+        #[expect(clippy::cast_possible_truncation, reason = "few pages")]
+        const LEN: usize = TABLE_LEN as usize;
+        let is_gone = |segment: &Mapping| {
+            let at = segment.bytes(CONNECTION_TABLE, TABLE_LEN).expect("inside").as_ptr();
+            // SAFETY: the kernel checks the address, and writes nothing: no file lies behind it.
+            let synced =
+                unsafe { rustix::mm::msync(at.cast(), LEN, rustix::mm::MsyncFlags::ASYNC) };
+            synced == Err(rustix::io::Errno::NOMEM)
+        };
+        assert!(!is_gone(a.own_segment()));
+        // SAFETY: the child takes no lock but that of the table, which no other thread knows.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let is_gone = is_gone(a.own_segment()) && is_gone(a.peer_segment());
+            let is_absent = entry.note_of_peer() == PeerNote::Absent
+                && a.note_of_peer(&key(2)) == PeerNote::Absent;
+            entry.set(&ANSWER);
+            drop(entry);
+            // SAFETY: ends this process at once.
+            unsafe { libc::_exit(i32::from(!(is_gone && is_absent))) };
+        }
+        let mut status = 0;
+        // SAFETY: `status` is writable.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+        assert_eq!(b.note_of_peer(&key(1)), PeerNote::Note(NOTE));
+    }
+
+    #[test]
+    fn an_entry_does_not_keep_its_link() {
+        let (a, b) = link();
         let n = Arc::strong_count(&a);
-        drop(entry);
+        let entry = a.add_connection(key(1), &NOTE).expect("room");
         assert_eq!(Arc::strong_count(&a), n);
-        drop(b);
+        drop((entry, b));
     }
 }

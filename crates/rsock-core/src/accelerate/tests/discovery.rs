@@ -1,7 +1,7 @@
 //! Discovery while a thread waits: the thread answers the peer.
 
 use crate::accelerate::discovery::limit;
-use crate::accelerate::discovery::local::Search;
+use crate::accelerate::discovery::local::{Search, by_link};
 use crate::accelerate::four_tuple::{FourTuple, Role};
 use crate::accelerate::tests::*;
 use rustix::event::{PollFd, Timespec};
@@ -229,6 +229,33 @@ fn an_end_that_has_no_answer_by_a_link_goes_on_by_a_socket() {
                 peek(&end);
             }
         }
+    });
+}
+
+#[test]
+fn a_finder_waits_for_a_publisher_that_is_answering_and_no_longer() {
+    watchdog(|| {
+        let (finder, publisher) = connect_by_link(Role::Finder);
+        let pretend = |answers| {
+            publisher.stream.search.lock().expect("no panic").pretend_to_answer(answers);
+        };
+        pretend(true);
+        let start = sys::now();
+        peek_until(&finder, || start.elapsed() > 3 * by_link::PATIENCE);
+        assert!(is_by_link(&finder));
+        pretend(false);
+        peek_until(&finder, || !is_by_link(&finder));
+        assert!(!finder.stream.has_path());
+    });
+}
+
+#[test]
+fn a_request_that_was_taken_back_is_not_answered() {
+    watchdog(|| {
+        let (finder, publisher) = connect_by_link(Role::Finder);
+        finder.stream.search.lock().expect("no panic").pretend_to_withdraw();
+        peek_until(&publisher, || !is_by_link(&publisher));
+        assert!(!publisher.stream.has_path());
     });
 }
 

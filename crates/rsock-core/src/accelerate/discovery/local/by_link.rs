@@ -144,3 +144,19 @@ pub(super) fn complete(candidate: Candidate<'_>, asked: Request) -> Result<Next,
         }
     }
 }
+
+#[cfg(test)]
+impl Search {
+    /// Has a publisher say in the tables of its links that it is about to answer, or no longer.
+    pub(in crate::accelerate) fn pretend_to_answer(&self, answers: bool) {
+        let kind = if answers { Kind::Answering } else { Kind::Published };
+        let Self::Listed(entries) = self else { panic!("not in the tables of links: {self:?}") };
+        entries.iter().for_each(|entry| entry.set(&Message::new(kind).to_note()));
+    }
+
+    /// Has a finder take its request back.
+    pub(in crate::accelerate) fn pretend_to_withdraw(&self) {
+        let Self::Asked(asked) = self else { panic!("no request: {self:?}") };
+        asked.entry.set(&Message::new(Kind::Withdrawn).to_note());
+    }
+}
