@@ -2,10 +2,10 @@
 //! connected. Each process writes the table in its own segment, and reads that of its peer.
 //!
 //! An entry has a key, by which the two ends of a connection find each other's entries, and a note,
-//! which the caller writes and reads. Who may be trusted with what is the caller's question:
-//! [`Link::has_trusted_user`], and whatever else it asks the kernel.
+//! which the caller writes and reads. The caller also decides whether to believe a note: it asks
+//! [`Link::has_trusted_user`], and the kernel.
 //!
-//! A forked child has neither table in its memory: it may have given up the user whom its parent's
+//! A forked child has neither table in its memory: it may have given up the user that its parent's
 //! peer trusts.
 
 use super::Link;

@@ -44,7 +44,7 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 #[derive(Debug)]
 pub(super) struct Peer {
     cred: PeerCred,
-    /// Tells whom the process belongs to now.
+    /// Tells which user the process belongs to now.
     user: OnceLock<PeerUser>,
     /// Whether it is the process at this end.
     is_self: bool,

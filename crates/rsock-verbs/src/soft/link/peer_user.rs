@@ -1,4 +1,4 @@
-//! The user whom the process at the other end of a link belongs to now. The kernel's report when
+//! The user that the process at the other end of a link belongs to now. The kernel's report when
 //! the link was made may be of the past: processes give up privileges.
 
 use crate::high_fd::HighFd;

@@ -3,9 +3,9 @@
 //!
 //! Nothing wakes a process that waits while its peer writes into its table. An end that has had no
 //! answer within a few calls, or for some milliseconds, begins again by a Unix socket. The finder
-//! then takes its request back, and the publisher may be about to answer it. So both write what they
-//! are about to do before they read once more what the other has written: the finder waits for the
-//! publisher, or the publisher sees that the request is gone.
+//! then takes its request back, and the publisher may be about to answer it. So both write what
+//! they are about to do before they read once more what the other has written: the finder waits for
+//! the publisher, or the publisher sees that the request is gone.
 
 use crate::accelerate::FallbackReason;
 use crate::accelerate::discovery::candidate::Candidate;
