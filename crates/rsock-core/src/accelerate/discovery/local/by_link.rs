@@ -37,6 +37,10 @@ fn message(note: PeerNote) -> Option<Message> {
     }
 }
 
+fn says(note: PeerNote, kind: Kind) -> bool {
+    message(note).is_some_and(|message| message.kind == kind)
+}
+
 /// The publisher's first step: says in the tables of all links that it is here.
 pub(super) fn list(candidate: Candidate<'_>) -> Next {
     let note = Message::new(Kind::Published).to_note();
@@ -58,9 +62,8 @@ pub(super) fn serve(
     let request = |entry: &ConnectionEntry| {
         message(entry.note_of_peer()).filter(|request| request.kind == Kind::Request)
     };
-    let asked = entries.iter().enumerate();
-    let Some((at, request)) = asked.filter_map(|(at, entry)| Some((at, request(entry)?))).next()
-    else {
+    let mut numbered = entries.iter().enumerate();
+    let Some((at, request)) = numbered.find_map(|(at, entry)| Some((at, request(entry)?))) else {
         let goes_on = !candidate.links.is_empty();
         return Ok(Next::Stay(if goes_on { Search::Listed(entries) } else { Search::new() }));
     };
@@ -73,7 +76,7 @@ pub(super) fn serve(
         return Ok(Next::Stay(listed(entries)));
     }
     entry.set(&Message::new(Kind::Answering).to_note());
-    if message(entry.note_of_peer()).is_none_or(|again| again.kind != Kind::Request) {
+    if !says(entry.note_of_peer(), Kind::Request) {
         entry.set(&Message::new(Kind::Published).to_note());
         entries.push(entry);
         return Ok(Next::Stay(Search::Listed(entries)));
@@ -95,9 +98,7 @@ pub(super) fn serve(
 /// request beside what it has found.
 pub(super) fn find(candidate: Candidate<'_>) -> Result<Next, FallbackReason> {
     let key = candidate.tuple.key();
-    let is_listed = |link: &&Arc<Link>| {
-        message(link.note_of_peer(&key)).is_some_and(|note| note.kind == Kind::Published)
-    };
+    let is_listed = |link: &&Arc<Link>| says(link.note_of_peer(&key), Kind::Published);
     let mut listed = candidate.links.iter().filter(is_listed);
     let Some(link) = listed.find(|link| link.has_trusted_user()) else {
         return Ok(Next::Stay(Search::new()));
@@ -118,10 +119,10 @@ pub(super) fn find(candidate: Candidate<'_>) -> Result<Next, FallbackReason> {
 pub(super) fn complete(candidate: Candidate<'_>, asked: Request) -> Result<Next, FallbackReason> {
     let mut note = asked.entry.note_of_peer();
     let is_over = candidate.links.is_empty() && asked.since.elapsed() >= PATIENCE;
-    if is_over && message(note).is_some_and(|note| note.kind == Kind::Published) {
+    if is_over && says(note, Kind::Published) {
         asked.entry.set(&Message::new(Kind::Withdrawn).to_note());
         note = asked.entry.note_of_peer();
-        if message(note).is_some_and(|note| note.kind == Kind::Published) {
+        if says(note, Kind::Published) {
             return Ok(Next::Stay(Search::new()));
         }
     }
