@@ -83,7 +83,7 @@ pub(super) fn serve(
     }
     match connect(candidate, &link, &request) {
         Ok((path, reply)) => {
-            recent_links::note(&link, true);
+            recent_links::remember(link.id(), true);
             entry.leave(&reply.to_note());
             Ok(Next::Found(Box::new(path)))
         }
@@ -135,7 +135,7 @@ pub(super) fn complete(candidate: Candidate<'_>, asked: Request) -> Result<Next,
     match reply.kind {
         Kind::Reply => {
             if let Some(link) = asked.entry.link() {
-                recent_links::note(&link, true);
+                recent_links::remember(link.id(), true);
             }
             finish(candidate, &reply, *asked.preparing)
         }

@@ -24,10 +24,15 @@ struct Recent {
 pub(super) fn note(link: &Link, was_there: bool) {
     // Asked while the process certainly lives, and where the kernel does not tell, the link serves
     // no further streams.
-    let is_likely = link.has_trusted_user() && was_there;
+    remember(link.id(), link.has_trusted_user() && was_there);
+}
+
+/// Notes that a stream's peer is at the other end of link `id`, and whether the next one's
+/// probably is at the other end of such a link.
+pub(super) fn remember(id: LinkId, is_likely: bool) {
     // A thread that a forked child does not have may hold the lock.
     if let Some(mut recent) = try_lock(&RECENT) {
-        recent.note(link.id(), is_likely);
+        recent.note(id, is_likely);
     }
 }
 
