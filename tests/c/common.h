@@ -439,8 +439,9 @@ static inline int play(int argc, char **argv, const struct part *parts, size_t n
 		if (!strcmp(parts[i].name, argv[2]))
 			part = &parts[i];
 	CHECK(part != NULL);
+	const char *address = getenv("SERVER_ADDRESS");
 	server_address.sin_family = AF_INET;
-	server_address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	server_address.sin_addr.s_addr = address ? inet_addr(address) : htonl(INADDR_LOOPBACK);
 	if (is_server) {
 		listener = socket(AF_INET, SOCK_STREAM, 0);
 		CHECK(listener >= 0);

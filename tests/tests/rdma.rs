@@ -1,14 +1,17 @@
 //! Unmodified `rstream` and `riostream` of rdmacm-utils on an RDMA device: over librdmacm's
 //! rsockets at one end and over `librsock.so` at the other, in both roles, and over `librsock.so`
 //! at both; a program of ours and netperf in the same way; Rust programs and programs of TCP under
-//! the preload library with C's for their peers; programs of one host on its device; and peers that
-//! lie. `cargo xtask test` runs this in the lab.
+//! the preload library with C's for their peers; programs of one host on its device; TLS in the
+//! kernel; and peers that lie. `cargo xtask test` runs this in the lab.
 
+mod c_program;
 mod hostile_peer;
 mod malformed;
+mod pair;
 mod rdma_accelerated;
 mod rdma_control;
 mod rdma_ends;
+mod rdma_kernel_tls;
 mod rdma_plain;
 mod rdma_rust;
 

@@ -96,6 +96,12 @@ pub(crate) fn pins_when_set(level: c_int, name: c_int, value: Option<c_int>) -> 
     }
 }
 
+/// Whether the kernel treats the bytes on its socket otherwise once the option is set: TLS in the
+/// kernel (kTLS), for instance, encrypts them.
+pub(crate) fn transforms_bytes(level: c_int, name: c_int) -> bool {
+    level == libc::IPPROTO_TCP && name == libc::TCP_ULP
+}
+
 /// Whether the option is one of those that control keepalive.
 pub(crate) fn is_of_keepalive(level: c_int, name: c_int) -> bool {
     match level {
@@ -180,8 +186,8 @@ pub(crate) fn pins_datagrams_when_set(level: c_int, name: c_int, value: Option<c
     !(is_harmless || is_taken_back)
 }
 
-/// Whether reading the option does something that only TCP can do.
-pub(crate) fn pins_when_asked(level: c_int, name: c_int) -> bool {
+/// Whether reading the option takes bytes from the kernel's socket.
+pub(crate) fn receives_when_asked(level: c_int, name: c_int) -> bool {
     /// Maps received pages into the program (linux/tcp.h).
     const TCP_ZEROCOPY_RECEIVE: c_int = 35;
     level == libc::IPPROTO_TCP && name == TCP_ZEROCOPY_RECEIVE

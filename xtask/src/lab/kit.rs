@@ -173,8 +173,8 @@ const PACKAGES: &[&str] = &[
 ];
 
 /// A guest's disks and wires, RDMA over them (with the checksums that the kernel asks its crypto
-/// layer for by name), delay on a wire, packets dropped by what they are, and a second network
-/// device on the same wire.
+/// layer for by name), delay on a wire, packets dropped by what they are, a second network device
+/// on the same wire, and TLS in the kernel.
 const MODULES: &[&str] = &[
     "virtio_pci",
     "9pnet_virtio",
@@ -192,4 +192,8 @@ const MODULES: &[&str] = &[
     "cls_u32",
     "act_gact",
     "macvlan",
+    "tls",
+    "gcm",
+    "ghash_generic",
+    "ctr",
 ];

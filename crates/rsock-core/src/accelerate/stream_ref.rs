@@ -62,6 +62,12 @@ impl<'a> StreamRef<'a> {
         matches!(self, Self::Native(_))
     }
 
+    /// Whether it has moved to a device that connects hosts. No relay can carry it on.
+    #[must_use]
+    pub fn is_between_hosts(self) -> bool {
+        self.path().is_some_and(Path::is_remote)
+    }
+
     /// As [`AcceleratedStream::is_plain`]. Never true of a native stream.
     #[inline]
     #[must_use]

@@ -112,6 +112,31 @@ pub(crate) fn before_unhooked_use(fd: RawFd, need: Need, why: FallbackReason) ->
     hand_off(handle, fd, need, why, Claim::Certain, LocalUse::Continues)
 }
 
+/// Hands off the stream of `fd` before the program uses a feature of the kernel's socket that it
+/// can do without, as kTLS is. Unlike [`before_unhooked_use`] this breaks no connection between
+/// hosts.
+///
+/// # Errors
+/// As [`before_exec`]; `EAGAIN` where bytes of a connection between hosts may still come on its
+/// device, and `ENOPROTOOPT` of a stream without TCP.
+pub(crate) fn before_kernel_feature(fd: RawFd, why: FallbackReason) -> Result<(), c_int> {
+    fdtable::pin(fd, why);
+    let Some(handle) = fdtable::find(fd, Direction::Recv) else { return Ok(()) };
+    if handle.is_same_socket() != Some(true) || vfork::is_child() {
+        return Ok(());
+    }
+    if handle.stream().is_native() {
+        return Err(libc::ENOPROTOOPT);
+    }
+    if !handle.stream().is_between_hosts() {
+        return hand_off(handle, fd, Need::Both, why, Claim::Certain, LocalUse::Continues);
+    }
+    // SAFETY: it is open, and the program does not close what it is about to use.
+    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+    let has_left = guard::call_core(|| Ok(handle.stream().leave_ring(socket, Need::Both, why)))?;
+    if has_left { Ok(()) } else { Err(libc::EAGAIN) }
+}
+
 /// Has the kernel alone serve a set of this process from now on, for `why`: all streams in it, and
 /// in the sets in it, are handed off, and the set is as it would be without this library.
 ///

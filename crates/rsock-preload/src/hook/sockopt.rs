@@ -1,11 +1,11 @@
 //! Hooks of `getsockopt` and `setsockopt`.
 
 use crate::fdtable::datagrams;
-use crate::{fdtable, next, options};
+use crate::{errno, fdtable, handoff, next, options};
 use libc::{c_int, c_void, socklen_t};
 use rsock_core::accelerate::{FallbackReason, change_wait_settings};
 
-/// As `getsockopt(2)`, by the kernel; may pin the stream.
+/// As `getsockopt(2)`, by the kernel. Hands the stream off before an option that receives bytes.
 ///
 /// # Safety
 /// As `getsockopt(2)`.
@@ -17,14 +17,15 @@ pub(crate) unsafe extern "C-unwind" fn getsockopt(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> c_int {
-    if options::pins_when_asked(level, name) {
-        fdtable::pin(fd, FallbackReason::Option);
+    if options::receives_when_asked(level, name) && !hand_off(fd) {
+        return -1;
     }
     // SAFETY: arguments passed on unchanged.
     unsafe { next::getsockopt(fd, level, name, value, len) }
 }
 
-/// As `setsockopt(2)`, by the kernel; may pin the stream.
+/// As `setsockopt(2)`, by the kernel. May pin the stream, and hands it off before an option that
+/// transforms its bytes.
 ///
 /// # Safety
 /// As `setsockopt(2)`.
@@ -47,6 +48,9 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
     if pins {
         fdtable::pin(fd, FallbackReason::Option);
     }
+    if !is_datagram && options::transforms_bytes(level, name) && !hand_off(fd) {
+        return -1;
+    }
     if is_datagram && (level, name) == (libc::SOL_SOCKET, libc::SO_REUSEADDR) {
         datagrams::note_reuse(fd);
     }
@@ -58,4 +62,16 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
         fdtable::follow_keepalive(fd);
     }
     done
+}
+
+/// Hands the stream off, so that all its bytes go by the kernel's socket from now on. Sets `errno`
+/// where that fails.
+fn hand_off(fd: c_int) -> bool {
+    match handoff::before_kernel_feature(fd, FallbackReason::Option) {
+        Ok(()) => true,
+        Err(e) => {
+            errno::set(e);
+            false
+        }
+    }
 }
