@@ -48,6 +48,7 @@ parts! {
     sandbox: kill kill_by_syscall refuse short_connections;
     missing: write read handled killed flip;
     ktls: unread talk records;
+    resets: receive_next send_next ask_next;
     sets: control loops waits page_edge at_limit first_at_limit exclusive_at_limit turns
         ends_of_first_watches added_meanwhile;
     shared_sets: exec_set exec_set_alone exec_deleted exec_set_in_set exec_renamed spawn_set

@@ -10,11 +10,13 @@ pub(crate) struct Rest<'a> {
     skip: usize,
     /// Bytes left in total.
     pub(crate) len: usize,
+    /// Whether bytes of the list have been sent.
+    pub(crate) is_begun: bool,
 }
 
 impl<'a> Rest<'a> {
     pub(crate) fn new(bufs: &'a [IoSlice<'a>]) -> Self {
-        Self { bufs, skip: 0, len: bufs.iter().map(|b| b.len()).sum() }
+        Self { bufs, skip: 0, len: bufs.iter().map(|b| b.len()).sum(), is_begun: false }
     }
 
     /// Stores the first `want` bytes in `out`, as far as it has room. Returns the pieces and bytes
@@ -45,6 +47,7 @@ impl<'a> Rest<'a> {
     /// Removes the first `n` bytes.
     pub(crate) fn advance(&mut self, mut n: usize) {
         self.len -= n;
+        self.is_begun |= n != 0;
         while let Some(first) = self.bufs.first() {
             let left = first.len() - self.skip;
             if n < left {

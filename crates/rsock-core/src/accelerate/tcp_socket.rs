@@ -23,7 +23,8 @@ pub(super) fn must_stop(fd: BorrowedFd<'_>) -> bool {
     sys::is_at_mark(fd) || has_error(fd) && queued(fd).is_ok_and(|n| n == 0)
 }
 
-fn has_error(fd: BorrowedFd<'_>) -> bool {
+/// Whether the socket has an error that no call has reported.
+pub(super) fn has_error(fd: BorrowedFd<'_>) -> bool {
     let mut fds = [libc::pollfd { fd: fd.as_raw_fd(), events: 0, revents: 0 }];
     sys::ppoll(&mut fds, Some(Duration::ZERO), None).is_ok() && fds[0].revents & libc::POLLERR != 0
 }

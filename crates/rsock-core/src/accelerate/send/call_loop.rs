@@ -4,7 +4,7 @@
 
 use crate::accelerate::call_stops::EndsCalls;
 use crate::accelerate::send::{Blocked, PIECES};
-use crate::accelerate::tcp_socket::{is_nonblocking, kernel_send};
+use crate::accelerate::tcp_socket::{has_error, is_nonblocking, kernel_send};
 use crate::accelerate::time_limit::TimeLimit;
 use crate::closing::Call;
 use crate::interrupt::{Restart, Watch};
@@ -148,6 +148,7 @@ pub(in crate::accelerate) fn send<S: Sends>(
                 continue;
             }
             Err(Blocked::Error(e)) => break e,
+            Err(Blocked::Stop) => return Ok(sent),
             // Reported by the next call, as on TCP, if this one has sent something.
             Err(Blocked::Reset) if sent != 0 => return Ok(sent),
             Err(Blocked::Reset) => break stream.report_reset(call.fd()?, Direction::Send),
@@ -189,6 +190,9 @@ pub(super) fn send_on_proxy(
     flags: SendFlags,
 ) -> io::Result<usize> {
     while rest.len != 0 {
+        if sent != 0 && call.last(has_error).unwrap_or(true) {
+            break;
+        }
         let mut pieces = [IoSlice::new(&[]); PIECES];
         let (n, _) = rest.pieces(usize::MAX, &mut pieces);
         let done = call.last(|fd| kernel_send(fd, &pieces[..n], flags));

@@ -45,6 +45,9 @@ pub(super) enum Blocked {
     Leaving(u32),
     /// The peer has closed and left bytes unread on the ring.
     Reset,
+    /// A call that has sent something ends here, as on TCP: the kernel's socket has an error, which
+    /// it reports once. The next call reports it.
+    Stop,
     /// It failed.
     Error(io::Error),
 }

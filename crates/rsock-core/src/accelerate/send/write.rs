@@ -5,7 +5,7 @@ use crate::accelerate::ask::{Subject, error_of};
 use crate::accelerate::path::Path;
 use crate::accelerate::send::{Blocked, PIECES};
 use crate::accelerate::state::{FLAG_RESET, FLAG_TX_SHUT, Sending};
-use crate::accelerate::tcp_socket::kernel_send;
+use crate::accelerate::tcp_socket::{has_error, kernel_send};
 use crate::closing::Call;
 use crate::engine::SendError;
 use crate::interrupt::Section;
@@ -59,6 +59,7 @@ impl AcceleratedStream {
             let next = self.ask(&mut *tx, &mut seen, &mut subject, Sender::write)?;
             self.note_answers(&tx);
             let fact = match next {
+                Write::Tcp if rest.is_begun && has_error(fd) => return Err(Blocked::Stop),
                 Write::Tcp => match self.send_on_tcp(
                     fd,
                     rest.whole().unwrap_or(pieces),
