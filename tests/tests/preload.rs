@@ -49,6 +49,7 @@ parts! {
     missing: write read handled killed flip;
     ktls: unread talk records;
     resets: receive_next send_next ask_next;
+    kernel_use: peek_offset given fetched backtrace standard native_aio;
     sets: control loops waits page_edge at_limit first_at_limit exclusive_at_limit turns
         ends_of_first_watches added_meanwhile;
     shared_sets: exec_set exec_set_alone exec_deleted exec_set_in_set exec_renamed spawn_set

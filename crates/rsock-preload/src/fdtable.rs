@@ -43,6 +43,9 @@ use rustix::io::{FdFlags, fcntl_getfd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use word::{ADOPTED, ADOPTING, CANDIDATE, CONNECTING, EMPTY, KIND, LISTENING, Word};
 
+/// The last of standard input, output and error.
+pub(crate) const LAST_STANDARD: c_int = 2;
+
 #[inline]
 fn entry(fd: c_int) -> Option<&'static AtomicU64> {
     rows::row(fd).map(|row| &row.socket)

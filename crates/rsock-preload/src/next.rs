@@ -27,6 +27,28 @@ pub(crate) fn find_anywhere(name: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
 }
 
+/// The next definition of a symbol that one of `libraries` has. A library that was loaded at run
+/// time for local use is not in the order in which symbols are looked up, so it is searched by its
+/// name.
+pub(crate) fn find_in(name: &CStr, libraries: &[&CStr]) -> Option<*mut c_void> {
+    let found = find_next(name);
+    if !found.is_null() {
+        return Some(found);
+    }
+    libraries.iter().find_map(|library| {
+        // SAFETY: a C string; nothing is loaded that is not.
+        let handle = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        if handle.is_null() {
+            return None;
+        }
+        // SAFETY: an open library and a C string.
+        let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
+        // SAFETY: counted by `dlopen` just now; the caller's own use keeps it.
+        unsafe { libc::dlclose(handle) };
+        (!found.is_null()).then_some(found)
+    })
+}
+
 macro_rules! next {
     ($($name:ident ($($arg:ident: $ty:ty),*) -> $ret:ty = $missing:expr;)*) => {
         mod symbol {
@@ -171,6 +193,17 @@ next! {
         actions: *const libc::posix_spawn_file_actions_t,
         attributes: *const libc::posix_spawnattr_t, argv: *const *mut c_char,
         envp: *const *mut c_char) -> c_int = libc::ENOSYS;
+    pidfd_spawn(pidfd: *mut c_int, path: *const c_char,
+        actions: *const libc::posix_spawn_file_actions_t,
+        attributes: *const libc::posix_spawnattr_t, argv: *const *mut c_char,
+        envp: *const *mut c_char) -> c_int = libc::ENOSYS;
+    pidfd_spawnp(pidfd: *mut c_int, file: *const c_char,
+        actions: *const libc::posix_spawn_file_actions_t,
+        attributes: *const libc::posix_spawnattr_t, argv: *const *mut c_char,
+        envp: *const *mut c_char) -> c_int = libc::ENOSYS;
+    pidfd_getfd(pidfd: c_int, fd: c_int, flags: c_uint) -> c_int = -1;
+    backtrace_symbols_fd(frames: *const *mut c_void, n: c_int, fd: c_int) -> Nothing
+        = Nothing::default();
     execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char)
         -> c_int = -1;
     execv(path: *const c_char, argv: *const *const c_char) -> c_int = -1;

@@ -96,10 +96,16 @@ pub(crate) fn pins_when_set(level: c_int, name: c_int, value: Option<c_int>) -> 
     }
 }
 
-/// Whether the kernel treats the bytes on its socket otherwise once the option is set: TLS in the
-/// kernel (kTLS), for instance, encrypts them.
-pub(crate) fn transforms_bytes(level: c_int, name: c_int) -> bool {
-    level == libc::IPPROTO_TCP && name == libc::TCP_ULP
+/// Whether the kernel treats the bytes on its socket otherwise once the option is set to `value`
+/// (its first four bytes): TLS in the kernel (kTLS) encrypts them, a peek offset moves with them,
+/// and a program that repairs a connection reads the kernel's queues.
+pub(crate) fn concerns_bytes(level: c_int, name: c_int, value: Option<c_int>) -> bool {
+    match (level, name) {
+        (libc::IPPROTO_TCP, libc::TCP_ULP) => true,
+        (libc::IPPROTO_TCP, libc::TCP_REPAIR) => value != Some(0),
+        (libc::SOL_SOCKET, libc::SO_PEEK_OFF) => value.is_none_or(|offset| offset >= 0),
+        _ => false,
+    }
 }
 
 /// Whether the option is one of those that control keepalive.
@@ -233,7 +239,8 @@ pub(crate) fn pins_by_fcntl(command: c_int, arg: c_int) -> bool {
         | F_SETSIG
         | F_GETSIG
         | F_SETOWN_EX
-        | F_GETOWN_EX => false,
+        | F_GETOWN_EX
+        | F_DUPFD_QUERY => false,
         _ => true,
     }
 }
@@ -242,6 +249,15 @@ const F_SETSIG: c_int = 10;
 const F_GETSIG: c_int = 11;
 const F_SETOWN_EX: c_int = 15;
 const F_GETOWN_EX: c_int = 16;
+/// Whether two descriptors name the same file (linux/fcntl.h, Linux 6.10).
+const F_DUPFD_QUERY: c_int = 1027;
+
+/// The socket that the ioctl `request` on another file gives to the kernel, by its argument.
+pub(crate) fn socket_given_by_ioctl(request: c_ulong, argument: usize) -> Option<c_int> {
+    /// A network block device takes the connection to its server (linux/nbd.h).
+    const NBD_SET_SOCK: c_ulong = 0xab00;
+    (request == NBD_SET_SOCK).then(|| c_int::try_from(argument).ok()).flatten()
+}
 
 /// How a hook answers an ioctl on a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -346,5 +362,19 @@ mod tests {
             assert!(!pins_when_set(level, name, Some(1)), "{level} {name}");
         }
         assert!(pins_when_set(libc::IPPROTO_TCP, libc::TCP_ULP, None));
+    }
+
+    #[test]
+    fn what_concerns_bytes_pins_too() {
+        for (level, name) in [
+            (libc::IPPROTO_TCP, libc::TCP_ULP),
+            (libc::IPPROTO_TCP, libc::TCP_REPAIR),
+            (libc::SOL_SOCKET, libc::SO_PEEK_OFF),
+        ] {
+            assert!(concerns_bytes(level, name, Some(1)), "{level} {name}");
+            assert!(pins_when_set(level, name, Some(1)), "{level} {name}");
+        }
+        assert!(!concerns_bytes(libc::SOL_SOCKET, libc::SO_PEEK_OFF, Some(-1)));
+        assert!(!concerns_bytes(libc::IPPROTO_TCP, libc::TCP_REPAIR, Some(0)));
     }
 }

@@ -5,7 +5,7 @@ use super::closed::{Ending, release_descriptor};
 use super::word::{
     ACCEPTED, ADOPTED, CANDIDATE, CONNECTING, EMPTY, HAS_ACCEPTED, LISTENING, TCP, UDP, Word,
 };
-use super::{datagrams, entry, entry_or_map, find, note_made, note_meant, pin};
+use super::{LAST_STANDARD, datagrams, entry, entry_or_map, find, note_made, note_meant, pin};
 use crate::slot::{self, Direction, Socket};
 use crate::{log, quiet_set, tcp_only, vfork};
 use libc::c_int;
@@ -55,6 +55,10 @@ fn note_candidate(fd: c_int, begun: u64) {
         if replace(entry, old, new) {
             if let Some(key) = old.key() {
                 release_descriptor(key, fd, Ending::Stale);
+            }
+            if fd <= LAST_STANDARD {
+                // libc's own streams read the first of these numbers and write to the others.
+                pin(fd, FallbackReason::StandardStream);
             }
             return;
         }

@@ -1,6 +1,6 @@
 //! Descriptors of streams that another program inherits from this process.
 
-use super::LAST_STANDARD;
+use crate::fdtable::LAST_STANDARD;
 use crate::slot::{self, Direction, Handle, Key};
 use crate::{fdtable, guard, rows};
 use rsock_core::accelerate::{FallbackReason, socket_inode};

@@ -13,6 +13,7 @@ mod inherited;
 
 use crate::epoll_interest::{self, Interest};
 use crate::event_set::{EventSet, StayingMember};
+use crate::fdtable::LAST_STANDARD;
 use crate::slot::{self, Direction, Handle};
 use crate::{errno, event_set, fdtable, guard, log, quiet_set, tcp_only, vfork};
 use inherited::{OpenStream, StreamFd, descriptors_of, open_streams};
@@ -22,9 +23,6 @@ use rsock_core::interrupt::Section;
 use rsock_verbs::raw;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::thread::{Timespec, nanosleep};
-
-/// The last of standard input, output and error.
-const LAST_STANDARD: RawFd = 2;
 
 /// Keeps streams from changing between TCP and a ring during an `exec`; dropped after an `exec`
 /// that failed. `None` where the process goes on beside the new program.

@@ -5,9 +5,9 @@ use super::dup::note_duplicate;
 use crate::fdtable::datagrams;
 use crate::options::{self, Ioctl};
 use crate::slot::Direction;
-use crate::{errno, fdtable, guard, next};
+use crate::{errno, fdtable, guard, handoff, next};
 use libc::{c_int, c_ulong, c_void};
-use rsock_core::accelerate::{FallbackReason, change_wait_settings};
+use rsock_core::accelerate::{FallbackReason, Need, change_wait_settings};
 use rsock_core::datagram::kernel_udp::AcceleratedUdp;
 use rsock_verbs::raw::SIOCATMARK;
 
@@ -71,6 +71,11 @@ pub(crate) unsafe extern "C-unwind" fn ioctl(
     request: c_ulong,
     arg: *mut c_void,
 ) -> c_int {
+    if let Some(socket) = options::socket_given_by_ioctl(request, arg.addr())
+        && let Err(e) = handoff::before_unhooked_use(socket, Need::Both, FallbackReason::Passed)
+    {
+        return errno::fail_int(e);
+    }
     if let Some(handle) = fdtable::begin_call(fd, Direction::Recv) {
         let answer = match options::ioctl(request) {
             Ioctl::Readable => {

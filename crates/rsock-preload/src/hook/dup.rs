@@ -1,15 +1,13 @@
-//! Hooks of `dup`, `dup2` and `dup3`.
+//! Hooks of `dup`, `dup2`, `dup3` and `pidfd_getfd`.
 
 use super::alias;
+use crate::fdtable::LAST_STANDARD;
 use crate::room::with_room;
 use crate::{errno, event_set, fdtable, guard, handoff, next};
-use libc::c_int;
-use rsock_core::accelerate::{FallbackReason, Need};
+use libc::{c_int, c_uint};
+use rsock_core::accelerate::{FallbackReason, Need, socket_inode};
 use rsock_verbs::own_fd;
 use rustix::fd::BorrowedFd;
-
-/// The last of standard input, output and error.
-const LAST_STANDARD: c_int = 2;
 
 /// As `dup(2)`.
 ///
@@ -95,6 +93,38 @@ pub(super) fn note_duplicate(old: c_int, new: c_int) {
         let need = if new == 0 { Need::Both } else { Need::Write };
         // Too late to fail the call. A later exec reports the error.
         let _ = handoff::before_unhooked_use(new, need, FallbackReason::StandardStream);
+    }
+}
+
+/// As `pidfd_getfd(2)`.
+///
+/// # Safety
+/// As `pidfd_getfd(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn pidfd_getfd(
+    pidfd: c_int,
+    fd: c_int,
+    flags: c_uint,
+) -> c_int {
+    // SAFETY: arguments passed on unchanged.
+    let new = unsafe { next::pidfd_getfd(pidfd, fd, flags) };
+    note_fetched(new);
+    new
+}
+
+/// `new` was taken from another process, or from this one: then it may refer to a socket of the
+/// table.
+pub(super) fn note_fetched(new: c_int) {
+    if new < 0 {
+        return;
+    }
+    // SAFETY: not negative, and the program's own.
+    let inode = |fd| socket_inode(unsafe { BorrowedFd::borrow_raw(fd) });
+    let Some(wanted) = inode(new) else { return };
+    let is_same = |&fd: &c_int| fd != new && inode(fd) == Some(wanted);
+    match fdtable::known_fds(0, u32::MAX).find(is_same) {
+        Some(old) => fdtable::note_duplicate(old, new),
+        None => fdtable::note_made(new),
     }
 }
 

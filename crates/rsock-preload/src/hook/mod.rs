@@ -20,6 +20,7 @@ mod exec;
 mod file_buffer;
 mod message;
 mod message_batch;
+mod native_aio;
 mod passed_fds;
 mod poll;
 mod print;

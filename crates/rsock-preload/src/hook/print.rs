@@ -39,6 +39,21 @@ pub(crate) unsafe extern "C-unwind" fn __vdprintf_chk(
     unsafe { next::__vdprintf_chk(fd, flag, format, args) }
 }
 
+/// As `backtrace_symbols_fd(3)`.
+///
+/// # Safety
+/// As `backtrace_symbols_fd(3)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn backtrace_symbols_fd(
+    frames: *const *mut c_void,
+    n: c_int,
+    fd: c_int,
+) {
+    note(fd);
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::backtrace_symbols_fd(frames, n, fd) }
+}
+
 fn note(fd: c_int) {
     if fdtable::has_no_tcp(fd) {
         // Bytes that libc writes itself must not be lost silently.

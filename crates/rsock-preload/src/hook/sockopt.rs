@@ -25,7 +25,7 @@ pub(crate) unsafe extern "C-unwind" fn getsockopt(
 }
 
 /// As `setsockopt(2)`, by the kernel. May pin the stream, and hands it off before an option that
-/// transforms its bytes.
+/// concerns its bytes.
 ///
 /// # Safety
 /// As `setsockopt(2)`.
@@ -48,7 +48,7 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
     if pins {
         fdtable::pin(fd, FallbackReason::Option);
     }
-    if !is_datagram && options::transforms_bytes(level, name) && !hand_off(fd) {
+    if !is_datagram && options::concerns_bytes(level, name, number) && !hand_off(fd) {
         return -1;
     }
     if is_datagram && (level, name) == (libc::SOL_SOCKET, libc::SO_REUSEADDR) {

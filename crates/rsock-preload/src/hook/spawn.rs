@@ -1,5 +1,6 @@
 //! Hooks of functions that start other programs, which inherit descriptors.
 
+use super::alias;
 use crate::slot::Direction;
 use crate::{errno, event_set, fdtable, handoff, next};
 use libc::{c_char, c_int, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
@@ -72,6 +73,46 @@ pub(crate) unsafe extern "C-unwind" fn posix_spawnp(
     unsafe { next::posix_spawnp(pid, file, actions, attributes, argv, envp) }
 }
 
+/// As `pidfd_spawn(3)` of libc 2.39.
+///
+/// # Safety
+/// As `pidfd_spawn(3)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn pidfd_spawn(
+    pidfd: *mut c_int,
+    path: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
+    argv: *const *mut c_char,
+    envp: *const *mut c_char,
+) -> c_int {
+    if let Err(e) = handoff::before_spawn() {
+        return e;
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::pidfd_spawn(pidfd, path, actions, attributes, argv, envp) }
+}
+
+/// As `pidfd_spawnp(3)` of libc 2.39.
+///
+/// # Safety
+/// As `pidfd_spawnp(3)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn pidfd_spawnp(
+    pidfd: *mut c_int,
+    file: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
+    argv: *const *mut c_char,
+    envp: *const *mut c_char,
+) -> c_int {
+    if let Err(e) = handoff::before_spawn() {
+        return e;
+    }
+    // SAFETY: arguments passed on unchanged.
+    unsafe { next::pidfd_spawnp(pidfd, file, actions, attributes, argv, envp) }
+}
+
 /// As `system(3)`.
 ///
 /// # Safety
@@ -102,4 +143,8 @@ pub(crate) unsafe extern "C-unwind" fn popen(
     }
     // SAFETY: arguments passed on unchanged.
     unsafe { next::popen(command, mode) }
+}
+
+alias! {
+    _IO_popen = popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE;
 }

@@ -15,16 +15,15 @@ use super::detour::detour;
 #[cfg(target_arch = "x86_64")]
 use super::epoll_wait;
 use super::{
-    accept, clone, close, connect, control, dup, epoll, exec, message, message_batch, poll, read,
-    seccomp, select, socket, sockopt, splice, write,
+    accept, clone, close, connect, control, dup, epoll, exec, message, message_batch, native_aio,
+    poll, read, seccomp, select, socket, sockopt, splice, write,
 };
 use crate::cancel_state::SavedCancelState;
 use crate::{arg, errno, event_set, fdtable, guard, log, next, process_handoff};
 use action::rt_sigaction;
 use libc::{c_int, c_long, c_ulong, c_void};
-use rsock_core::accelerate::{FallbackReason, note_kernel_call, socket_inode};
+use rsock_core::accelerate::{FallbackReason, note_kernel_call};
 use rsock_verbs::{own_fd, raw};
-use rustix::fd::BorrowedFd;
 use wait::{epoll_pwait, ppoll, pselect6};
 use words::{at, int, int_of, offset, uint};
 
@@ -113,6 +112,7 @@ fn concerns_hook(number: c_long, fd: c_int) -> bool {
         | libc::SYS_dup3
         | libc::SYS_close_range
         | libc::SYS_pidfd_getfd
+        | libc::SYS_io_submit
         | libc::SYS_io_uring_setup
         | libc::SYS_rt_sigaction
         | libc::SYS_prctl
@@ -247,9 +247,15 @@ unsafe fn dispatch(number: c_long, all: [usize; 6]) -> c_long {
         libc::SYS_pidfd_getfd => {
             // SAFETY: the caller's promise.
             let new = unsafe { kernel(number, all) };
-            note_fetched(int_of(new));
+            dup::note_fetched(int_of(new));
             new
         }
+        // SAFETY: the caller's promise.
+        libc::SYS_io_submit => match unsafe { native_aio::before(b as c_long, at(c)) } {
+            // SAFETY: the caller's promise.
+            Ok(()) => unsafe { kernel(number, all) },
+            Err(e) => c_long::from(errno::fail_int(e)),
+        },
         // SAFETY: the caller's promise.
         libc::SYS_io_uring_setup => unsafe { io_uring_setup(all) },
         // SAFETY: the caller's promise.
@@ -287,20 +293,4 @@ unsafe fn io_uring_setup(all: [usize; 6]) -> c_long {
         return c_long::from(errno::fail_int(e));
     }
     ring
-}
-
-/// `new` was taken from another process, or from this one: then it may refer to a socket of the
-/// table.
-fn note_fetched(new: c_int) {
-    if new < 0 {
-        return;
-    }
-    // SAFETY: not negative, and the program's own.
-    let inode = |fd| socket_inode(unsafe { BorrowedFd::borrow_raw(fd) });
-    let Some(wanted) = inode(new) else { return };
-    let is_same = |&fd: &c_int| fd != new && inode(fd) == Some(wanted);
-    match fdtable::known_fds(0, u32::MAX).find(is_same) {
-        Some(old) => fdtable::note_duplicate(old, new),
-        None => fdtable::note_made(new),
-    }
 }

@@ -37,13 +37,16 @@ const NAMED_OTHERWISE: &[(&str, &[&str])] = &[
 /// Hooked functions without a system call in the tables, and why.
 const WITHOUT_NUMBER: &[(&str, &str)] = &[
     ("_Fork", "as `clone`"),
-    ("aio_read", "libc's threads make the call; the kernel's `io_submit` is not hooked"),
+    ("aio_read", "libc's threads make the call"),
     ("aio_write", "as `aio_read`"),
+    ("backtrace_symbols_fd", "as `dprintf`"),
     ("clone", "goes to libc's `syscall`; `note_child` has its numbers"),
     ("dprintf", "formats; its system call is `write`"),
     ("fclose", "a function of stdio; its system calls are `write` and `close`"),
     ("fdopen", "a function of stdio; makes no system call that concerns the stream"),
     ("lio_listio", "as `aio_read`"),
+    ("pidfd_spawn", "as `popen`"),
+    ("pidfd_spawnp", "as `popen`"),
     ("popen", "makes a process, whose system call concerns no stream"),
     ("posix_spawn", "as `popen`"),
     ("posix_spawn_file_actions_adddup2", "notes an action for `posix_spawn`"),
@@ -57,10 +60,7 @@ const WITHOUT_NUMBER: &[(&str, &str)] = &[
 ];
 
 /// Numbers in the tables that no hooked function has, and why.
-const WITHOUT_FUNCTION: &[(&str, &str)] = &[
-    ("pidfd_getfd", "older versions of libc have no function for it"),
-    ("seccomp", "libc has no function for it"),
-];
+const WITHOUT_FUNCTION: &[(&str, &str)] = &[("seccomp", "libc has no function for it")];
 
 /// The system calls that the function with this head names.
 fn table(head: &str) -> BTreeSet<&'static str> {
