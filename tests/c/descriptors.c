@@ -22,6 +22,7 @@ static const struct part PARTS[] = {
 	{"replace", replace_client, replace_server},
 	{"reuse", reuse_client, reuse_server},
 	{"raw_close", raw_close_client, two_server},
+	{"raw_close_idle", raw_close_idle_client, raw_close_idle_server},
 	{"close_range", close_range_client, four_server},
 	{"limited", limited_client, limited_server},
 	{"limited_few", limited_few_client, limited_few_server},

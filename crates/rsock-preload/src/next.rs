@@ -104,6 +104,7 @@ macro_rules! next {
 
 next! {
     socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int = -1;
+    socketpair(domain: c_int, kind: c_int, protocol: c_int, pair: *mut c_int) -> c_int = -1;
     bind(fd: c_int, addr: *const libc::sockaddr, len: libc::socklen_t) -> c_int = -1;
     listen(fd: c_int, backlog: c_int) -> c_int = -1;
     epoll_create(size: c_int) -> c_int = -1;

@@ -128,6 +128,44 @@ static void raw_close_client(int fd)
 	exchange(again, again, 300000, 2);
 }
 
+/* The same while the peer neither sends nor closes: a read waits for the file that has the number now. */
+static void raw_close_idle_client(int fd)
+{
+	char got[3] = "";
+	int ends[2];
+	for (uint64_t i = 0; i < 40; i++) {
+		put_stream(fd, 1000, i);
+		get_stream(fd, 1000, i);
+	}
+	for (int is_pair = 0; is_pair < 2; is_pair++) {
+		CHECK(bare_syscall(SYS_close, fd, 0, 0, 0, 0, 0) == 0);
+		CHECK((is_pair ? socketpair(AF_UNIX, SOCK_STREAM, 0, ends) : pipe(ends)) == 0);
+		CHECK(ends[0] == fd);
+		put(ends[1], "abc", 3);
+		SHOW(read(ends[0], got, 3));
+		printf("%.3s\n", got);
+		close(ends[0]);
+		close(ends[1]);
+		fd = connect_to_server();
+		for (uint64_t i = 0; i < 40; i++) {
+			put_stream(fd, 1000, i);
+			get_stream(fd, 1000, i);
+		}
+	}
+}
+
+static void raw_close_idle_server(int fd)
+{
+	for (int round = 0; round < 3; round++) {
+		for (uint64_t i = 0; i < 40; i++) {
+			get_stream(fd, 1000, i);
+			put_stream(fd, 1000, i);
+		}
+		if (round < 2)
+			fd = accept_client();
+	}
+}
+
 static void two_server(int fd)
 {
 	echo_server(fd);

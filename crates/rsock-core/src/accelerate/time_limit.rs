@@ -42,16 +42,25 @@ impl TimeLimit {
     /// How long the call may still wait; `None` is without limit.
     ///
     /// # Errors
-    /// `EAGAIN` if the time is over.
+    /// `EAGAIN` if the time is over; `ENOTSOCK` or `EBADF` if the number is another file's, or
+    /// none's, by now.
     pub(super) fn left(&mut self, fd: BorrowedFd<'_>) -> io::Result<Option<Duration>> {
-        let option = self.option;
-        let deadline = *self.deadline.get_or_insert_with(|| {
-            let timeout = sockopt::socket_timeout(fd, option).ok().flatten()?;
-            sys::now().checked_add(timeout)
-        });
+        let deadline = match self.deadline {
+            Some(deadline) => deadline,
+            None => *self.deadline.insert(deadline(fd, self.option)?),
+        };
         match sys::time_left(deadline) {
             Some(Duration::ZERO) => Err(Errno::AGAIN.into()),
             left => Ok(left),
         }
+    }
+}
+
+/// When a call that begins to wait now must end.
+fn deadline(fd: BorrowedFd<'_>, option: Timeout) -> Result<Option<Instant>, Errno> {
+    match sockopt::socket_timeout(fd, option) {
+        Ok(timeout) => Ok(timeout.and_then(|timeout| sys::now().checked_add(timeout))),
+        Err(e @ (Errno::NOTSOCK | Errno::BADF)) => Err(e),
+        Err(_) => Ok(None),
     }
 }

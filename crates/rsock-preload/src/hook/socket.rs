@@ -1,4 +1,4 @@
-//! Hooks of `socket`, `bind`, `listen`, `shutdown`, `getsockname` and `getpeername`.
+//! Hooks of `socket`, `socketpair`, `bind`, `listen`, `shutdown`, `getsockname` and `getpeername`.
 
 use crate::fdtable::datagrams;
 use crate::native_peer::listeners;
@@ -30,6 +30,27 @@ pub(crate) unsafe extern "C-unwind" fn socket(
         }
     }
     fd
+}
+
+/// As `socketpair(2)`: its sockets may have numbers that this library still takes for others.
+///
+/// # Safety
+/// As `socketpair(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn socketpair(
+    domain: c_int,
+    kind: c_int,
+    protocol: c_int,
+    pair: *mut c_int,
+) -> c_int {
+    // SAFETY: arguments passed on unchanged.
+    let result = unsafe { next::socketpair(domain, kind, protocol, pair) };
+    if result == 0 && !guard::is_in_core() {
+        // SAFETY: the kernel has written two numbers there.
+        let made = unsafe { pair.cast::<[c_int; 2]>().read_unaligned() };
+        made.into_iter().for_each(fdtable::note_made);
+    }
+    result
 }
 
 /// As `bind(2)`, by the kernel.

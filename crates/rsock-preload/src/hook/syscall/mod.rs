@@ -98,6 +98,7 @@ fn concerns_hook(number: c_long, fd: c_int) -> bool {
         | libc::SYS_splice
         | libc::SYS_sendfile
         | libc::SYS_socket
+        | libc::SYS_socketpair
         | libc::SYS_bind
         | libc::SYS_listen
         | libc::SYS_accept
@@ -188,6 +189,7 @@ unsafe fn dispatch(number: c_long, all: [usize; 6]) -> c_long {
         libc::SYS_sendfile => hook_len!(splice::sendfile(int(a), int(b), at(c), d)),
         libc::SYS_splice => hook_len!(splice::splice(int(a), at(b), int(c), at(d), e, uint(f))),
         libc::SYS_socket => hook!(socket::socket(int(a), int(b), int(c))),
+        libc::SYS_socketpair => hook!(socket::socketpair(int(a), int(b), int(c), at(d))),
         libc::SYS_bind => hook!(socket::bind(int(a), at(b), uint(c))),
         libc::SYS_listen => hook!(socket::listen(int(a), int(b))),
         libc::SYS_accept => hook!(accept::accept(int(a), at(b), at(c))),
