@@ -1,5 +1,6 @@
 /* Features by which the kernel, or libc, reads and writes the socket itself: then it holds all bytes. */
 #include "common.h"
+#include <dlfcn.h>
 #include <execinfo.h>
 #include <linux/aio_abi.h>
 #include <linux/nbd.h>
@@ -173,6 +174,22 @@ static void native_aio_server(int fd)
 	show_end(fd);
 }
 
+/* A library that binds to libc before all others does not call what another library puts in libc's place. */
+static void deep_library_server(int fd)
+{
+	await_bytes(fd, 1);
+	void *library = dlopen("$ORIGIN/deep.so", RTLD_NOW | RTLD_DEEPBIND);
+	if (library == NULL)
+		fail("%s", dlerror());
+	int (*wait_for_input)(int) = (int (*)(int))dlsym(library, "wait_for_input");
+	CHECK(wait_for_input != NULL);
+	SHOW(wait_for_input(fd));
+	get_stream(fd, SIZE, 1);
+	put_stream(fd, SIZE, 2);
+	CHECK(wait_for_input(fd) == 1);
+	show_end(fd);
+}
+
 static const struct part PARTS[] = {
 	{"peek_offset", sending_client, peek_offset_server},
 	{"given", sending_client, given_server},
@@ -180,6 +197,7 @@ static const struct part PARTS[] = {
 	{"backtrace", backtrace_client, backtrace_server},
 	{"standard", standard_client, standard_server},
 	{"native_aio", sending_client, native_aio_server},
+	{"deep_library", sending_client, deep_library_server},
 };
 
 int main(int argc, char **argv)

@@ -49,7 +49,7 @@ parts! {
     missing: write read handled killed flip;
     ktls: unread talk records;
     resets: receive_next send_next ask_next;
-    kernel_use: peek_offset given fetched backtrace standard native_aio;
+    kernel_use: peek_offset given fetched backtrace standard native_aio deep_library;
     sets: control loops waits page_edge at_limit first_at_limit exclusive_at_limit turns
         ends_of_first_watches added_meanwhile;
     shared_sets: exec_set exec_set_alone exec_deleted exec_set_in_set exec_renamed spawn_set
@@ -96,11 +96,17 @@ fn a_first_send_is_whole_where_rsock_is_switched_off() {
     assert_eq!(run(true), run(false));
 }
 
+/// Programs, and the libraries that they load while they run.
+const LOADED: &[(&str, &str)] = &[("kernel_use", "deep.so")];
+
 /// Runs `part` of the C program `program` without the library, and then in every mixed pair.
 ///
 /// # Panics
 /// If a pair behaves otherwise than without the library, or hangs.
 fn assert_same_in_all_pairs(program: &str, part: &str) {
+    for (_, library) in LOADED.iter().filter(|(of, _)| *of == program) {
+        compiled(library);
+    }
     let program = compiled(program);
     for warm in ["0", "1"] {
         let run = |shim: Shim| {

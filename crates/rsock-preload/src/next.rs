@@ -216,6 +216,8 @@ next! {
         envp: *const *const c_char, flags: c_int) -> c_int = -1;
     system(command: *const c_char) -> c_int = -1;
     popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE = ptr::null_mut();
+    dlopen() -> Nothing = Nothing::default();
+    dlmopen() -> Nothing = Nothing::default();
     execl() -> Nothing = Nothing::default();
     execle() -> Nothing = Nothing::default();
     execlp() -> Nothing = Nothing::default();

@@ -45,10 +45,12 @@ pub enum FallbackReason {
     Sandbox,
     /// The program reads or writes by POSIX asynchronous I/O.
     Aio,
+    /// The program loaded a library that calls libc past rsock.
+    DeepBinding,
 }
 
 impl FallbackReason {
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 20] = [
         Self::None,
         Self::Epoll,
         Self::Fork,
@@ -68,6 +70,7 @@ impl FallbackReason {
         Self::IoUring,
         Self::Sandbox,
         Self::Aio,
+        Self::DeepBinding,
     ];
 
     /// The reason with the number `value`; [`Self::None`] for a number that this build does not
@@ -106,6 +109,7 @@ impl FallbackReason {
             Self::IoUring => "the program uses an io_uring",
             Self::Sandbox => "the program restricts its own system calls",
             Self::Aio => "read or written by asynchronous I/O",
+            Self::DeepBinding => "a library was loaded that calls libc past rsock",
         }
     }
 }

@@ -136,6 +136,7 @@ impl Word {
             FallbackReason::IoUring,
             FallbackReason::Sandbox,
             FallbackReason::Aio,
+            FallbackReason::DeepBinding,
         ]
         .into_iter()
         .find(|&reason| reason as u64 == self.0 >> 4 & 0xff)

@@ -18,6 +18,7 @@ mod epoll;
 mod epoll_wait;
 mod exec;
 mod file_buffer;
+mod library;
 mod message;
 mod message_batch;
 mod native_aio;

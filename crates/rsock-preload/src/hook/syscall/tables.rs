@@ -41,6 +41,8 @@ const WITHOUT_NUMBER: &[(&str, &str)] = &[
     ("aio_write", "as `aio_read`"),
     ("backtrace_symbols_fd", "as `dprintf`"),
     ("clone", "goes to libc's `syscall`; `note_child` has its numbers"),
+    ("dlmopen", "as `dlopen`"),
+    ("dlopen", "loads a library, whose system calls concern no stream"),
     ("dprintf", "formats; its system call is `write`"),
     ("fclose", "a function of stdio; its system calls are `write` and `close`"),
     ("fdopen", "a function of stdio; makes no system call that concerns the stream"),
