@@ -119,10 +119,15 @@ unsafe fn answer(
         let known = event_set::find(set).filter(|_| room_of(n).is_some() && !guard::is_in_core());
         let may_ask = mask.is_none() && !tcp_only::is_on();
         let soon = known.filter(|_| may_ask).and_then(|_| soon(events, n, left, sleep));
+        let wait = || match room_of(n).filter(|_| left != limit) {
+            // Only events of the library ended the wait before.
+            Some(room) => sleep(events, room, left),
+            None => by_kernel(),
+        };
         let taken = match known {
             _ if soon.is_some() => soon,
-            Some(known) => event_set::while_asleep(known, &by_kernel),
-            None => Some(by_kernel()),
+            Some(known) => event_set::while_asleep(known, wait),
+            None => Some(wait()),
         };
         // SAFETY: the kernel has written as many events.
         if let Some(n) = taken.and_then(|taken| unsafe { without_own(set, events, taken) }) {

@@ -103,8 +103,7 @@ impl AcceleratedStream {
             return Ok(n);
         }
         let total: usize = bufs.iter().map(|b| b.len()).sum();
-        let has_path = self.path().is_some();
-        if is_plain || flags.intersects(kernel_only) || total == 0 && !has_path {
+        if is_plain || flags.intersects(kernel_only) {
             let n = kernel_recv(descriptor.named(), bufs, flags)
                 .map_err(|errno| self.note_error(errno.into()))?;
             // Another thread may have broken the connection off meanwhile: then zero bytes do not
