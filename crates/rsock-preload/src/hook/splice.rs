@@ -1,120 +1,22 @@
-//! Transfers between descriptors inside the kernel: `sendfile` and `splice`.
+//! `splice`: the stream goes back to TCP, and the kernel transfers the bytes.
 //!
-//! A stream off TCP takes a file's bytes through a buffer. For a pipe, the stream goes back to TCP
-//! and the kernel transfers the bytes.
+//! Those that still lie on the ring come first, through a buffer.
 
-use super::file_buffer::{place_in_page, with_buffer};
 use crate::slot::{Direction, Handle};
-use crate::{arg, cancel, errno, fdtable, guard, next, signal};
-use libc::{c_int, c_uint, loff_t, off_t, size_t, ssize_t};
+use crate::{cancel, errno, fdtable, guard, next, signal};
+use libc::{c_int, c_uint, loff_t, size_t, ssize_t};
 use rsock_core::accelerate::FallbackReason;
 use rsock_verbs::HighFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd};
-use rustix::fs::{FileType, OFlags, SeekFrom, fcntl_getfl, fstat};
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
-use std::io::{self, IoSlice, IoSliceMut};
+use rustix::net::RecvFlags;
+use std::io::{self, IoSliceMut};
 
 /// The flags of `splice` that the kernel knows.
 const FLAGS: c_uint =
     libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
-
-/// As `sendfile(2)`.
-///
-/// # Safety
-/// As `sendfile(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C-unwind" fn sendfile(
-    out: c_int,
-    from: c_int,
-    offset: *mut off_t,
-    len: size_t,
-) -> ssize_t {
-    // SAFETY: the caller's promise; the kernel reports an offset that is not there.
-    if let Some(first) = unsafe { fdtable::sendfile_first(out, from, offset, len) } {
-        return errno::ret_len(first);
-    }
-    if offset.is_null() && fdtable::is_known(from) && !fdtable::is_known(out) {
-        fdtable::pin(from, FallbackReason::Option);
-        let by_stream = || splice_from_stream(from, out, len, 0);
-        if let Some(n) = cancel::without_cancel(by_stream) {
-            return n;
-        }
-    }
-    // SAFETY: the caller's promise.
-    let sent = cancel::through_cancel(|| unsafe { sendfile_by_stream(out, from, offset, len) });
-    // SAFETY: arguments passed on unchanged.
-    sent.unwrap_or_else(|| unsafe { next::sendfile(out, from, offset, len) })
-}
-
-/// Sends a file by the stream of `out`. `None` if the kernel has to.
-///
-/// # Safety
-/// As `sendfile(2)`.
-unsafe fn sendfile_by_stream(
-    out: c_int,
-    from: c_int,
-    offset: *mut off_t,
-    len: size_t,
-) -> Option<ssize_t> {
-    if from < 0 {
-        return None;
-    }
-    let handle = fdtable::begin_call(out, Direction::Send)?;
-    if handle.stream().is_plain() {
-        return None;
-    }
-    // SAFETY: not -1; if it is not open, reading says so.
-    let file = unsafe { BorrowedFd::borrow_raw(from) };
-    let start = if offset.is_null() {
-        rustix::fs::seek(file, SeekFrom::Current(0)).ok()
-    } else {
-        // SAFETY: the caller's promise.
-        match unsafe { arg::load(offset) } {
-            Ok(at) => u64::try_from(at).ok(),
-            Err(e) => return Some(errno::fail(e)),
-        }
-    };
-    if let Some(start) = start.filter(|_| is_file(file)) {
-        let moves_file = offset.is_null();
-        let mut result = guard::call_core(|| send_file(&handle, file, start, len, moves_file));
-        drop(handle);
-        if let Ok(n) = result
-            && !moves_file
-        {
-            let end = off_t::try_from(start + n as u64).unwrap_or(off_t::MAX);
-            // SAFETY: the caller's promise.
-            result = unsafe { arg::store(&end, offset) }.map(|()| n);
-        }
-        if result == Err(libc::EPIPE) {
-            signal::raise_sigpipe();
-        }
-        return Some(errno::ret_len(result));
-    }
-    drop(handle);
-    if fdtable::has_no_tcp(out) {
-        // The kernel's answer for a descriptor that `sendfile` does not support.
-        return Some(errno::fail(libc::EINVAL));
-    }
-    fdtable::pin(out, FallbackReason::Option);
-    None
-}
-
-/// As `sendfile(2)`, under its other name.
-///
-/// # Safety
-/// As `sendfile(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C-unwind" fn sendfile64(
-    out: c_int,
-    from: c_int,
-    offset: *mut off_t,
-    len: size_t,
-) -> ssize_t {
-    // SAFETY: arguments passed on unchanged.
-    unsafe { sendfile(out, from, offset, len) }
-}
 
 /// As `splice(2)`.
 ///
@@ -151,7 +53,12 @@ pub(crate) unsafe extern "C-unwind" fn splice(
 
 /// Moves bytes that the ring of `from` still has, which come before those of the kernel, to the
 /// pipe `to`. `None` if the kernel has to make the call.
-fn splice_from_stream(from: c_int, to: c_int, len: size_t, flags: c_uint) -> Option<ssize_t> {
+pub(super) fn splice_from_stream(
+    from: c_int,
+    to: c_int,
+    len: size_t,
+    flags: c_uint,
+) -> Option<ssize_t> {
     if len == 0 || to < 0 {
         return None;
     }
@@ -180,73 +87,8 @@ fn is_pipe(fd: BorrowedFd<'_>) -> bool {
     type_of(fd).is_some_and(|kind| kind.is_fifo()) && fcntl_getfl(fd).is_ok_and(writes)
 }
 
-fn is_file(fd: BorrowedFd<'_>) -> bool {
-    type_of(fd).is_some_and(|kind| kind.is_file() || kind.is_block_device())
-}
-
 fn type_of(fd: BorrowedFd<'_>) -> Option<FileType> {
     Some(FileType::from_raw_mode(fstat(fd).ok()?.st_mode))
-}
-
-/// Sends up to `len` bytes of `file` from `start` on; its own offset follows them if that
-/// `moves_file`.
-fn send_file(
-    handle: &Handle,
-    file: BorrowedFd<'_>,
-    start: u64,
-    len: usize,
-    moves_file: bool,
-) -> io::Result<usize> {
-    with_buffer(len, |buffer| {
-        // Sending may sleep, and another thread may close the file's number meanwhile.
-        let room = buffer.len() - place_in_page(start);
-        let kept = if len > room || moves_file { Kept::new(file).ok() } else { None };
-        // Without a number of its own for the file the call uses it once.
-        let len = if kept.is_some() { len } else { len.min(room) };
-        let file = kept.as_ref().map_or(file, Kept::fd);
-        let n = copy_file(handle, file, start, len, buffer)?;
-        if moves_file {
-            let _ = rustix::fs::seek(file, SeekFrom::Start(start + n as u64));
-        }
-        Ok(n)
-    })
-}
-
-/// Sends up to `len` bytes of `file` from `start` on, through `buffer`. The next call reports an
-/// error that comes after the first byte. If all fit in the buffer, `file` is read once.
-fn copy_file(
-    handle: &Handle,
-    file: BorrowedFd<'_>,
-    start: u64,
-    len: usize,
-    buffer: &mut [u8],
-) -> io::Result<usize> {
-    let mut done = 0;
-    while done < len {
-        let at = start + done as u64;
-        let room = &mut buffer[place_in_page(at)..];
-        let want = room.len().min(len - done);
-        let n = match rustix::io::pread(file, &mut room[..want], at) {
-            Ok(0) => break,
-            Ok(n) => n,
-            Err(e) if done == 0 => return Err(e.into()),
-            Err(_) => break,
-        };
-        let piece = &[IoSlice::new(&room[..n])];
-        match handle.stream().send_by(handle.descriptor(), piece, SendFlags::empty()) {
-            Ok(sent) => {
-                done += sent;
-                // A short read is the end of the file. No second one shows that: without another
-                // number for it, `file` may be another file by now.
-                if sent < n || n < want {
-                    break;
-                }
-            }
-            Err(e) if done == 0 => return Err(e),
-            Err(_) => break,
-        }
-    }
-    Ok(done)
 }
 
 /// Moves up to `len` bytes of the stream into a pipe, taking from the stream only what the pipe

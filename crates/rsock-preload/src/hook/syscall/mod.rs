@@ -16,7 +16,7 @@ use super::detour::detour;
 use super::epoll_wait;
 use super::{
     accept, clone, close, connect, control, dup, epoll, exec, message, message_batch, native_aio,
-    poll, read, seccomp, select, socket, sockopt, splice, write,
+    poll, read, seccomp, select, sendfile, socket, sockopt, splice, write,
 };
 use crate::cancel_state::SavedCancelState;
 use crate::{arg, errno, event_set, fdtable, guard, log, next, process_handoff};
@@ -186,7 +186,7 @@ unsafe fn dispatch(number: c_long, all: [usize; 6]) -> c_long {
         libc::SYS_recvmsg => hook_len!(message::recvmsg(int(a), at(b), int(c))),
         libc::SYS_sendmmsg => hook!(message_batch::sendmmsg(int(a), at(b), uint(c), int(d))),
         libc::SYS_recvmmsg => hook!(message_batch::recvmmsg(int(a), at(b), uint(c), int(d), at(e))),
-        libc::SYS_sendfile => hook_len!(splice::sendfile(int(a), int(b), at(c), d)),
+        libc::SYS_sendfile => hook_len!(sendfile::sendfile(int(a), int(b), at(c), d)),
         libc::SYS_splice => hook_len!(splice::splice(int(a), at(b), int(c), at(d), e, uint(f))),
         libc::SYS_socket => hook!(socket::socket(int(a), int(b), int(c))),
         libc::SYS_socketpair => hook!(socket::socketpair(int(a), int(b), int(c), at(d))),
