@@ -1,5 +1,7 @@
-/* `sendfile`: what it leaves alone. */
+/* `sendfile`: what it leaves alone, how much one call sends, and calls that send nothing. */
 #include "common.h"
+#include <limits.h>
+#include <sys/mman.h>
 #include <sys/sendfile.h>
 
 /* `SENT` is more than the buffers of a connection take, `MUCH` more than one piece of the library. */
@@ -15,6 +17,59 @@ static int make_file(size_t n, int flags, int *other)
 	put_stream(file, n, 1);
 	CHECK(lseek(file, 0, SEEK_SET) == 0);
 	return file;
+}
+
+/* Calls that send nothing, from the beginning, the middle and the end of a file. */
+static void unsent_client(int fd)
+{
+	int unreadable;
+	int from = make_file(LATER, O_WRONLY, &unreadable);
+	CHECK(lseek(from, 0, SEEK_END) == LATER);
+	off_t at = 0, middle = LATER / 2, below = -1;
+	SHOW(sendfile(fd, unreadable, &at, 0));
+	SHOW(sendfile(fd, unreadable, NULL, 0));
+	SHOW(sendfile(fd, unreadable, &at, LATER));
+	SHOW(sendfile(fd, from, &at, 0));
+	SHOW(sendfile(fd, from, (off_t *)16, 0));
+	SHOW(sendfile(fd, from, &at, (size_t)-1));
+	SHOW(sendfile(fd, from, NULL, (size_t)-1));
+	SHOW(sendfile(fd, from, &middle, SSIZE_MAX));
+	SHOW(sendfile(fd, from, &below, LATER));
+	SHOW(sendfile(fd, from, NULL, LATER));
+	printf("at %ld and %ld, offset %ld\n", (long)at, (long)middle, (long)lseek(from, 0, SEEK_CUR));
+	SHOW(sendfile(fd, from, &middle, LATER));
+	SHOW(middle);
+	CHECK(shutdown(fd, SHUT_WR) == 0);
+	hear(fd);
+}
+
+static void unsent_server(int fd)
+{
+	show_end(fd);
+	tell(fd);
+}
+
+/* As much as one call sends: of a file that is longer, and takes no memory. */
+static void most_client(int fd)
+{
+	const size_t longer = 0x7ffff000ul + 2 * LATER;
+	int from = memfd_create("longer", 0);
+	off_t at = 0;
+	CHECK(from >= 0 && ftruncate(from, (off_t)longer) == 0);
+	while (at < 0x7ffff000)
+		SHOW(sendfile(fd, from, &at, longer - (size_t)at));
+	CHECK(shutdown(fd, SHUT_WR) == 0);
+	hear(fd);
+}
+
+static void most_server(int fd)
+{
+	static unsigned char buf[1 << 20];
+	long n, total = 0;
+	while ((n = recv(fd, buf, sizeof(buf), 0)) > 0)
+		total += n;
+	printf("%ld received\n", total);
+	tell(fd);
 }
 
 /* Any close of a file releases the record locks that the process has on it. `other` is another open file. */
@@ -79,6 +134,8 @@ static void offset_server(int fd)
 }
 
 static const struct part PARTS[] = {
+	{"unsent", unsent_client, unsent_server},
+	{"most", most_client, most_server},
 	{"locked", locked_client, locked_server},
 	{"offset", offset_client, offset_server},
 };

@@ -54,7 +54,8 @@ pub(crate) unsafe extern "C-unwind" fn sendfile64(
     unsafe { sendfile(out, from, offset, len) }
 }
 
-/// Sends a file by the stream of `out`. `None` if the kernel has to, or refuses the call.
+/// Sends a file by the stream of `out`. `None` if the kernel has to, or if it refuses the call or
+/// sends nothing.
 ///
 /// # Safety
 /// As `sendfile(2)`.
@@ -64,7 +65,7 @@ unsafe fn sendfile_by_stream(
     offset: *mut off_t,
     len: size_t,
 ) -> Option<ssize_t> {
-    if from < 0 {
+    if from < 0 || len == 0 || isize::try_from(len).is_err() {
         return None;
     }
     let handle = fdtable::begin_call(out, Direction::Send)?;
@@ -82,11 +83,12 @@ unsafe fn sendfile_by_stream(
         return None;
     }
     // SAFETY: the caller's promise.
-    let start = match unsafe { start_of(&file, offset) } {
+    let start = match unsafe { start_of(&file, offset, len) } {
         Ok(start) => start?,
         Err(e) => return Some(errno::fail(e)),
     };
     let transfer = Transfer { handle: &handle, file, moves_file: offset.is_null() };
+    let len = len.min(arg::MAX_LEN);
     let mut result =
         guard::call_core(|| with_buffer(len, |buffer| transfer.run(start, len, buffer)));
     drop(handle);
@@ -103,21 +105,27 @@ unsafe fn sendfile_by_stream(
     Some(errno::ret_len(result))
 }
 
-/// Where in the file a call begins. `None` if the kernel refuses the call: that is no offset.
+/// Where in the file a call begins. `None` if the kernel refuses the call: the beginning or the end
+/// is no offset.
 ///
 /// # Errors
 /// `EFAULT`.
 ///
 /// # Safety
 /// As `sendfile(2)`.
-unsafe fn start_of(file: &NamedFile<'_>, offset: *const off_t) -> Result<Option<u64>, c_int> {
+unsafe fn start_of(
+    file: &NamedFile<'_>,
+    offset: *const off_t,
+    len: size_t,
+) -> Result<Option<u64>, c_int> {
     let start = if offset.is_null() {
         rustix::fs::seek(file.fd(), SeekFrom::Current(0)).ok()
     } else {
         // SAFETY: the caller's promise.
         u64::try_from(unsafe { arg::load(offset) }?).ok()
     };
-    Ok(start)
+    let is_offset = |end| off_t::try_from(end).is_ok();
+    Ok(start.filter(|start| start.checked_add(len as u64).is_some_and(is_offset)))
 }
 
 /// One call. Another thread may close the file's number while a send sleeps.
