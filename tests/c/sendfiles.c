@@ -133,11 +133,47 @@ static void offset_server(int fd)
 	CHECK(close(in) == 0);
 }
 
+/* A thread with the smallest stack. */
+struct small {
+	int fd;
+	int file;
+	long sent;
+};
+
+static void *send_some(void *arg)
+{
+	struct small *small = arg;
+	off_t at = 0;
+	small->sent = sendfile(small->fd, small->file, &at, LATER);
+	return NULL;
+}
+
+static void small_stack_client(int fd)
+{
+	int other;
+	struct small small = {.fd = fd, .file = make_file(LATER, O_RDONLY, &other)};
+	pthread_t thread;
+	pthread_attr_t attributes;
+	CHECK(pthread_attr_init(&attributes) == 0);
+	CHECK(pthread_attr_setstacksize(&attributes, (size_t)PTHREAD_STACK_MIN) == 0);
+	CHECK(pthread_create(&thread, &attributes, send_some, &small) == 0);
+	CHECK(pthread_join(thread, NULL) == 0);
+	printf("sent %ld\n", small.sent);
+	hear(fd);
+}
+
+static void small_stack_server(int fd)
+{
+	get_stream(fd, LATER, 1);
+	tell(fd);
+}
+
 static const struct part PARTS[] = {
 	{"unsent", unsent_client, unsent_server},
 	{"most", most_client, most_server},
 	{"locked", locked_client, locked_server},
 	{"offset", offset_client, offset_server},
+	{"small_stack", small_stack_client, small_stack_server},
 };
 
 int main(int argc, char **argv)

@@ -37,7 +37,7 @@ parts! {
     first_calls: rest_of_send poll_beside_sender select_beside_sender connecting_beside_sender;
     forks: making;
     splices: refused filled cancelled;
-    sendfiles: unsent most locked offset;
+    sendfiles: unsent most locked offset small_stack;
     polled: many selected here forked handlers limits;
     moves: first_byte mid_write both_directions blocked_recv unread half_close;
     signals: interrupt interrupt_poll restart restart_timeout restart_timeout_send longjmp

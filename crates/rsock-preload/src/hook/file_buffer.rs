@@ -1,32 +1,65 @@
 //! Buffers for a file's bytes on their way to a stream.
+//!
+//! None lies on the stack: a thread of `PTHREAD_STACK_MIN` has 16 KiB in all.
 
 use rsock_verbs::mutex::try_lock;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use std::io;
+use std::ptr::{self, NonNull};
 use std::sync::Mutex;
 
-/// Room on the stack. A thread's stack may be small.
-const SMALL: usize = 16 * 1024;
-/// Room in the buffer that threads share. PERF: `iperf3 -Z` sent at 1.69 of kernel TCP, and
-/// at 1.11 through 16 KiB of the stack (medians of seven by turns): fewer calls read the file, and
-/// the buffer still fits in a CPU's cache.
-const LARGE: usize = 64 * 1024;
+/// Bytes of a buffer. PERF: `iperf3 -Z` sent at 1.69 of kernel TCP, and at 1.11 through 16 KiB
+/// (medians of seven by turns): fewer calls read the file, and the buffer still fits in a CPU's
+/// cache.
+const LEN: usize = 64 * 1024;
 /// Bytes of a page of the file cache.
 const PAGE: u64 = 4096;
+/// Buffers that threads share. Their pages take no memory before they are used.
+const N_SHARED: usize = 4;
 
 /// A buffer that begins with a page.
 #[repr(align(4096))]
-struct Buffer<const LEN: usize>([u8; LEN]);
+struct Buffer([u8; LEN]);
 
-/// A buffer that one thread at a time uses. No thread waits for it, so that a signal handler may
-/// ask for it. A child that is forked while another thread uses the buffer never gets it, nor does
-/// a process whose signal handler left such a call by `longjmp`: they use their stacks.
-static SHARED: Mutex<Buffer<LARGE>> = Mutex::new(Buffer([0; LARGE]));
+/// Buffers that one thread at a time uses. No thread waits for one, so that a signal handler may
+/// ask for it. A child that is forked while another thread uses a buffer never gets that one, nor
+/// does a process whose signal handler left such a call by `longjmp`.
+static SHARED: [Mutex<Buffer>; N_SHARED] = [const { Mutex::new(Buffer([0; LEN])) }; N_SHARED];
 
-/// Calls `f` with a buffer through which `len` bytes are to go, in several parts if it is smaller.
-/// The buffer begins with a page.
-pub(super) fn with_buffer<T>(len: usize, f: impl FnOnce(&mut [u8]) -> T) -> T {
-    match (len > SMALL).then(|| try_lock(&SHARED)).flatten() {
+/// Calls `f` with a buffer of at least two pages, which begins with a page.
+///
+/// # Errors
+/// Those of `f`; `ENOMEM` if all buffers are in use and there is no memory for another.
+pub(super) fn with_buffer<T>(f: impl FnOnce(&mut [u8]) -> io::Result<T>) -> io::Result<T> {
+    match SHARED.iter().find_map(try_lock) {
         Some(mut shared) => f(&mut shared.0),
-        None => f(&mut Buffer([0; SMALL]).0),
+        None => f(Mapped::new()?.bytes()),
+    }
+}
+
+/// A buffer of its own for one call. PERF: to map and unmap it costs some microseconds, and only
+/// the pages that the call uses take memory.
+struct Mapped(NonNull<u8>);
+
+impl Mapped {
+    fn new() -> io::Result<Self> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice replaces no other.
+        let at = unsafe { mmap_anonymous(ptr::null_mut(), LEN, access, MapFlags::PRIVATE) }?;
+        // INVARIANT: `LEN` bytes are mapped there until `drop`.
+        NonNull::new(at.cast()).map(Self).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: mapped, zeroed by the kernel, and borrowed as `self` is.
+        unsafe { std::slice::from_raw_parts_mut(self.0.as_ptr(), LEN) }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new` with this length, and no borrow of it is left.
+        let _ = unsafe { munmap(self.0.as_ptr().cast(), LEN) };
     }
 }
 
@@ -44,22 +77,31 @@ pub(super) fn place_in_page(start: u64) -> usize {
 mod tests {
     use super::*;
 
+    /// The addresses of `depth` buffers that are in use at the same time.
+    fn addresses(depth: usize) -> Vec<usize> {
+        let nested = |buffer: &mut [u8]| {
+            buffer.fill(1);
+            assert_eq!((buffer.len(), buffer.as_ptr().addr() % 4096), (LEN, 0));
+            let mut rest = if depth > 1 { addresses(depth - 1) } else { Vec::new() };
+            rest.push(buffer.as_ptr().addr());
+            Ok(rest)
+        };
+        with_buffer(nested).expect("memory")
+    }
+
     #[test]
-    fn a_second_user_gets_another_buffer_and_the_next_one_the_first_again() {
-        let start = |buffer: &mut [u8]| (buffer.as_ptr(), buffer.len());
-        let ((first, len), (second, small)) =
-            with_buffer(LARGE, |buffer| (start(buffer), with_buffer(LARGE, start)));
-        assert_eq!((len, small), (LARGE, SMALL));
-        assert_ne!(first, second);
-        assert_eq!(with_buffer(LARGE, start), (first, LARGE));
-        assert_eq!(with_buffer(SMALL, start).1, SMALL);
+    fn buffers_in_use_are_apart_and_those_that_threads_share_are_used_again() {
+        let mut all = addresses(N_SHARED + 2);
+        let is_shared =
+            |at: &usize| SHARED.as_ptr_range().contains(&ptr::with_exposed_provenance(*at));
+        assert_eq!(all.iter().filter(|at| is_shared(at)).count(), N_SHARED);
+        all.sort_unstable();
+        assert!(all.windows(2).all(|pair| pair[1] - pair[0] >= LEN), "{all:x?}");
+        assert!(addresses(N_SHARED).iter().all(is_shared));
     }
 
     #[test]
     fn bytes_of_a_file_lie_as_far_into_a_page_as_in_the_file() {
-        for len in [1, LARGE] {
-            assert_eq!(with_buffer(len, |buffer| buffer.as_ptr().addr() % 4096), 0, "{len}");
-        }
         let starts = [0, 1, 4095, 4096, 4097, u64::MAX];
         assert_eq!(starts.map(place_in_page), [0, 1, 4095, 0, 1, 4095]);
     }

@@ -89,8 +89,7 @@ unsafe fn sendfile_by_stream(
     };
     let transfer = Transfer { handle: &handle, file, moves_file: offset.is_null() };
     let len = len.min(arg::MAX_LEN);
-    let mut result =
-        guard::call_core(|| with_buffer(len, |buffer| transfer.run(start, len, buffer)));
+    let mut result = guard::call_core(|| with_buffer(|buffer| transfer.run(start, len, buffer)));
     drop(handle);
     if let Ok(n) = result
         && !offset.is_null()
