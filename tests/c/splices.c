@@ -1,5 +1,7 @@
-/* `splice` and `sendfile`: calls that the kernel refuses, and threads that are cancelled in them. */
+/* `splice` and `sendfile`: calls that the kernel refuses, pipes without a reader, and threads that are
+ * cancelled in them. */
 #include "common.h"
+#include <limits.h>
 #include <stdatomic.h>
 #include <sys/sendfile.h>
 #include <sys/syscall.h>
@@ -65,6 +67,101 @@ static void filled_server(int fd)
 	put_stream(fd, MUCH, 3);
 	hear(fd);
 	put_stream(fd, LATER, 4);
+	hear(fd);
+}
+
+static atomic_int n_sigpipe;
+
+static void count_sigpipe(int signal)
+{
+	(void)signal;
+	n_sigpipe++;
+}
+
+/* The kernel looks for a reader before it looks for bytes. */
+static void no_reader_client(int fd)
+{
+	int ends[2];
+	CHECK(pipe(ends) == 0 && close(ends[0]) == 0);
+	CHECK(signal(SIGPIPE, count_sigpipe) != SIG_ERR);
+	SHOW(splice(fd, NULL, ends[1], NULL, LATER, 0));
+	SHOW(splice(fd, NULL, ends[1], NULL, LATER, SPLICE_F_NONBLOCK));
+	printf("%d signals\n", n_sigpipe);
+	tell(fd);
+	await_bytes(fd, LATER);
+	SHOW(splice(fd, NULL, ends[1], NULL, LATER, 0));
+	SHOW(sendfile(ends[1], fd, NULL, LATER));
+	printf("%d signals\n", n_sigpipe);
+	get_stream(fd, LATER, 1);
+	tell(fd);
+}
+
+static void no_reader_server(int fd)
+{
+	hear(fd);
+	put_stream(fd, LATER, 1);
+	hear(fd);
+}
+
+struct full {
+	int fd;
+	int pipe;
+	/* The thread that is about to wait. */
+	_Atomic pid_t id;
+};
+
+static void *splice_to_full(void *arg)
+{
+	struct full *full = arg;
+	full->id = (pid_t)syscall(SYS_gettid);
+	SHOW(splice(full->fd, NULL, full->pipe, NULL, LATER, 0));
+	return NULL;
+}
+
+static int full_pipe(int ends[2])
+{
+	static unsigned char buf[PIPE_BUF];
+	int filled = 0;
+	CHECK(pipe(ends) == 0);
+	set_nonblocking(ends[1], 1);
+	for (ssize_t n; (n = write(ends[1], buf, sizeof(buf))) > 0;)
+		filled += (int)n;
+	set_nonblocking(ends[1], 0);
+	return filled;
+}
+
+/* The last reader of a full pipe goes while a thread waits for room there; or it reads. */
+static void full_client(int fd)
+{
+	static unsigned char buf[MUCH];
+	for (int reads = 0; reads < 2; reads++) {
+		int ends[2];
+		pthread_t thread;
+		int filled = full_pipe(ends);
+		struct full full = {.fd = fd, .pipe = ends[1]};
+		CHECK(filled <= MUCH && signal(SIGPIPE, count_sigpipe) != SIG_ERR);
+		SHOW(splice(fd, NULL, ends[1], NULL, LATER, SPLICE_F_NONBLOCK));
+		CHECK(pthread_create(&thread, NULL, splice_to_full, &full) == 0);
+		while (!full.id)
+			sched_yield();
+		await_sleep(full.id);
+		if (reads) {
+			get(ends[0], buf, (size_t)filled);
+			tell(fd);
+			get_stream(ends[0], LATER, 1);
+		} else {
+			CHECK(close(ends[0]) == 0);
+		}
+		CHECK(pthread_join(thread, NULL) == 0);
+		printf("%d signals\n", n_sigpipe);
+	}
+	tell(fd);
+}
+
+static void full_server(int fd)
+{
+	hear(fd);
+	put_stream(fd, LATER, 1);
 	hear(fd);
 }
 
@@ -158,6 +255,8 @@ static void cancelled_server(int fd)
 static const struct part PARTS[] = {
 	{"refused", refused_client, refused_server},
 	{"filled", filled_client, filled_server},
+	{"no_reader", no_reader_client, no_reader_server},
+	{"full", full_client, full_server},
 	{"cancelled", cancelled_client, cancelled_server},
 };
 

@@ -2,15 +2,17 @@
 //!
 //! Those that still lie on the ring come first, through a buffer.
 
+use super::named_file::NamedFile;
 use crate::slot::{Direction, Handle};
 use crate::{cancel, errno, fdtable, guard, next, signal};
 use libc::{c_int, c_uint, loff_t, size_t, ssize_t};
-use rsock_core::accelerate::FallbackReason;
+use rsock_core::accelerate::{FallbackReason, PollDescriptor, poll_since};
+use rsock_core::interrupt::Watch;
 use rsock_verbs::HighFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, BorrowedFd};
-use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
-use rustix::io::Errno;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
+use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::RecvFlags;
 use std::io::{self, IoSliceMut};
 
@@ -52,116 +54,175 @@ pub(crate) unsafe extern "C-unwind" fn splice(
 }
 
 /// Moves bytes that the ring of `from` still has, which come before those of the kernel, to the
-/// pipe `to`. `None` if the kernel has to make the call.
+/// pipe `to`. `None` if the kernel has to make the call, or refuses it.
 pub(super) fn splice_from_stream(
     from: c_int,
     to: c_int,
     len: size_t,
     flags: c_uint,
 ) -> Option<ssize_t> {
-    if len == 0 || to < 0 {
+    if len == 0 || to < 0 || isize::try_from(len).is_err() {
         return None;
     }
     // Before an urgent byte, where splicing stops, the kernel's answer is right.
     let handle = fdtable::begin_call(from, Direction::Recv)
         .filter(|handle| !handle.stream().is_at_mark(handle.fd()))?;
-    // SAFETY: not -1; if it is not open, asking says so.
-    let pipe = unsafe { BorrowedFd::borrow_raw(to) };
-    if !is_pipe(pipe) {
-        return None;
-    }
+    let named = NamedFile::new(to).ok().filter(is_writable_pipe)?;
+    let is_blocking = fcntl_getfl(named.fd()).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK));
     // The flag is about the pipe alone.
-    let is_blocking = |pipe| fcntl_getfl(pipe).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK));
-    let waits_for_room = flags & libc::SPLICE_F_NONBLOCK == 0 && is_blocking(pipe);
-    let result = guard::call_core(|| copy_to_pipe(&handle, pipe, len, waits_for_room));
+    let waits = flags & libc::SPLICE_F_NONBLOCK == 0 && is_blocking;
+    let result = guard::call_core(|| copy_to_pipe(&handle, &Pipe::new(named, waits)?, len));
     drop(handle);
-    if result == Err(libc::EPIPE) {
-        signal::raise_sigpipe();
-    }
-    Some(errno::ret_len(result))
+    Some(match result {
+        Ok(Copied::Bytes(n)) => errno::ret_len(Ok(n)),
+        Ok(Copied::NoReader) => {
+            // The handler may not return.
+            signal::raise_sigpipe();
+            errno::fail(libc::EPIPE)
+        }
+        Err(e) => errno::fail(e),
+    })
 }
 
-/// Whether `fd` is an end of a pipe that can be written to.
-fn is_pipe(fd: BorrowedFd<'_>) -> bool {
+/// Whether it is an end of a pipe that can be written to.
+fn is_writable_pipe(file: &NamedFile<'_>) -> bool {
     let writes = |flags: OFlags| flags & OFlags::RWMODE != OFlags::RDONLY;
-    type_of(fd).is_some_and(|kind| kind.is_fifo()) && fcntl_getfl(fd).is_ok_and(writes)
+    file.kind().is_fifo() && fcntl_getfl(file.fd()).is_ok_and(writes)
 }
 
-fn type_of(fd: BorrowedFd<'_>) -> Option<FileType> {
-    Some(FileType::from_raw_mode(fstat(fd).ok()?.st_mode))
+/// What a call has done.
+enum Copied {
+    Bytes(usize),
+    /// Nothing, as the pipe has no reader. The thread gets `SIGPIPE` for that, unless a write to
+    /// the pipe has found it: that is an error, and the kernel has raised the signal.
+    NoReader,
 }
 
 /// Moves up to `len` bytes of the stream into a pipe, taking from the stream only what the pipe
-/// took: as many as it has room for, once there is any. `waits_for_room`: for that, too.
-fn copy_to_pipe(
-    handle: &Handle,
-    to: BorrowedFd<'_>,
-    len: usize,
-    waits_for_room: bool,
-) -> io::Result<usize> {
+/// took: as many as the pipe has room for, once there is any.
+fn copy_to_pipe(handle: &Handle, pipe: &Pipe, len: usize) -> io::Result<Copied> {
     // A pipe that has room takes so many bytes without waiting.
     let mut chunk = [0u8; libc::PIPE_BUF];
-    let pipe = Kept::new(to)?;
     let mut done = 0;
     while done < len {
-        let (is_first, mut flags) = (done == 0, RecvFlags::PEEK);
-        let may_wait = is_first && waits_for_room;
-        if !may_wait && !has_room(pipe.fd()) {
-            if is_first {
-                return Err(Errno::AGAIN.into());
-            }
-            break;
-        }
-        if !is_first {
-            flags |= RecvFlags::DONTWAIT;
-            if handle.stream().is_at_mark(handle.fd()) {
-                break;
-            }
-        }
         let want = chunk.len().min(len - done);
-        match copy_piece(handle, pipe.fd(), &mut chunk[..want], flags) {
-            Ok(0) => break,
-            Ok(n) => done += n,
-            Err(e) if is_first => return Err(e),
-            Err(_) => break,
+        let chunk = &mut chunk[..want];
+        let copied = if done == 0 {
+            copy_first(handle, pipe, chunk)
+        } else {
+            copy_next(handle, pipe, chunk)
+        };
+        match copied {
+            Ok(Copied::Bytes(n)) if n != 0 => done += n,
+            Ok(Copied::NoReader) if done == 0 => return Ok(Copied::NoReader),
+            Err(e) if done == 0 => return Err(e),
+            _ => break,
         }
     }
-    Ok(done)
+    Ok(Copied::Bytes(done))
 }
 
-/// Moves one piece, which the stream shows by `flags`.
-fn copy_piece(
-    handle: &Handle,
-    pipe: BorrowedFd<'_>,
-    chunk: &mut [u8],
-    flags: RecvFlags,
-) -> io::Result<usize> {
-    let peek = &mut [IoSliceMut::new(chunk)];
-    let seen = handle.stream().recv_by(handle.descriptor(), peek, flags)?;
-    if seen == 0 {
-        return Ok(0);
+/// Moves the first piece. As in the kernel, the call waits for room in the pipe, then for bytes.
+fn copy_first(handle: &Handle, pipe: &Pipe, chunk: &mut [u8]) -> io::Result<Copied> {
+    if pipe.await_room()? == Room::NoReader {
+        return Ok(Copied::NoReader);
     }
-    let written = rustix::io::write(pipe, &chunk[..seen])?;
-    let taken = &mut [IoSliceMut::new(&mut chunk[..written])];
-    handle.stream().recv_by(handle.descriptor(), taken, RecvFlags::DONTWAIT)
+    let seen = peek(handle, chunk, RecvFlags::empty())?;
+    // That may have slept.
+    if seen != 0 && pipe.await_room()? == Room::NoReader {
+        return Ok(Copied::NoReader);
+    }
+    move_bytes(handle, pipe, &mut chunk[..seen])
 }
 
-/// Whether a write to the pipe does not wait: there is room, or no reader.
-fn has_room(pipe: BorrowedFd<'_>) -> bool {
-    let mut entry = [PollFd::from_borrowed_fd(pipe, PollFlags::OUT)];
-    poll(&mut entry, Some(&Timespec::default())).is_ok_and(|n| n != 0)
+/// Moves another piece, if the call can go on without waiting.
+fn copy_next(handle: &Handle, pipe: &Pipe, chunk: &mut [u8]) -> io::Result<Copied> {
+    let stream = handle.stream();
+    if pipe.room()? != Room::Some || stream.is_at_mark(handle.fd()) {
+        return Ok(Copied::Bytes(0));
+    }
+    let seen = peek(handle, chunk, RecvFlags::DONTWAIT)?;
+    move_bytes(handle, pipe, &mut chunk[..seen])
 }
 
-/// Another number for an open file, for a call that sleeps between its uses of it, while other
-/// threads may close the program's number.
-struct Kept(HighFd);
+/// Copies to `chunk` what the stream has next, and leaves it there.
+fn peek(handle: &Handle, chunk: &mut [u8], flags: RecvFlags) -> io::Result<usize> {
+    let bufs = &mut [IoSliceMut::new(chunk)];
+    handle.stream().recv_by(handle.descriptor(), bufs, flags | RecvFlags::PEEK)
+}
 
-impl Kept {
-    fn new(fd: BorrowedFd<'_>) -> io::Result<Self> {
-        Ok(Self(HighFd::new(rustix::io::fcntl_dupfd_cloexec(fd, 0)?)))
+/// Writes the `seen` bytes, which the stream has next, to the pipe, and takes from the stream those
+/// that were written.
+fn move_bytes(handle: &Handle, pipe: &Pipe, seen: &mut [u8]) -> io::Result<Copied> {
+    if seen.is_empty() {
+        return Ok(Copied::Bytes(0));
+    }
+    let written = rustix::io::write(pipe.fd(), seen)?;
+    let taken = &mut [IoSliceMut::new(&mut seen[..written])];
+    let taken = handle.stream().recv_by(handle.descriptor(), taken, RecvFlags::DONTWAIT)?;
+    Ok(Copied::Bytes(taken))
+}
+
+/// What a pipe takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Room {
+    Some,
+    None,
+    NoReader,
+}
+
+/// The end of a pipe that a call writes to.
+struct Pipe {
+    /// Another number for it, since other threads may close the program's while the call sleeps.
+    kept: HighFd,
+    /// Whether the call waits for room.
+    waits: bool,
+}
+
+impl Pipe {
+    fn new(named: NamedFile<'_>, waits: bool) -> io::Result<Self> {
+        Ok(Self { kept: HighFd::new(rustix::io::fcntl_dupfd_cloexec(named.fd(), 0)?), waits })
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.kept.as_fd()
+    }
+
+    /// Waits for room, or for the last reader to go, if the call waits.
+    ///
+    /// # Errors
+    /// `EAGAIN` if it does not wait, and `EINTR`.
+    fn await_room(&self) -> io::Result<Room> {
+        let mut watch = Watch::begin();
+        loop {
+            match self.room()? {
+                Room::None if self.waits => self.sleep(&mut watch)?,
+                Room::None => return Err(Errno::AGAIN.into()),
+                room => return Ok(room),
+            }
+        }
+    }
+
+    fn room(&self) -> io::Result<Room> {
+        let mut entry = [PollFd::from_borrowed_fd(self.fd(), PollFlags::OUT)];
+        retry_on_intr(|| poll(&mut entry, Some(&Timespec::default())))?;
+        let found = entry[0].revents();
+        Ok(if found.contains(PollFlags::ERR) {
+            Room::NoReader
+        } else if found.contains(PollFlags::OUT) {
+            Room::Some
+        } else {
+            Room::None
+        })
+    }
+
+    /// Sleeps until there may be room. Goes on after handlers that asked for `SA_RESTART`.
+    fn sleep(&self, watch: &mut Watch) -> io::Result<()> {
+        let mut entry = [PollDescriptor::new(self.fd().as_raw_fd(), PollFlags::OUT)];
+        match poll_since(*watch, &mut entry, None, None) {
+            Err(e) if errno::of(&e) == libc::EINTR && !watch.must_end() => watch.restart(),
+            slept => drop(slept?),
+        }
+        Ok(())
     }
 }
