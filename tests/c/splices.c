@@ -3,6 +3,7 @@
 #include "common.h"
 #include <limits.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
 #include <sys/sendfile.h>
 #include <sys/syscall.h>
 
@@ -165,6 +166,29 @@ static void full_server(int fd)
 	hear(fd);
 }
 
+/* The process has as many descriptors as it may. */
+static void no_number_client(int fd)
+{
+	struct rlimit few = {64, 64};
+	int ends[2], last = fd;
+	CHECK(pipe(ends) == 0);
+	await_bytes(fd, LATER);
+	CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0);
+	for (int next; (next = dup(ends[0])) >= 0;)
+		last = next;
+	SHOW(last);
+	SHOW(splice(fd, NULL, ends[1], NULL, LATER, 0));
+	set_nonblocking(ends[0], 1);
+	get_stream(ends[0], LATER, 1);
+	tell(fd);
+}
+
+static void no_number_server(int fd)
+{
+	put_stream(fd, LATER, 1);
+	hear(fd);
+}
+
 static void cleaned(void *what)
 {
 	printf("clean-up %s\n", (char *)what);
@@ -257,6 +281,7 @@ static const struct part PARTS[] = {
 	{"filled", filled_client, filled_server},
 	{"no_reader", no_reader_client, no_reader_server},
 	{"full", full_client, full_server},
+	{"no_number", no_number_client, no_number_server},
 	{"cancelled", cancelled_client, cancelled_server},
 };
 

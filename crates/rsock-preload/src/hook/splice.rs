@@ -71,7 +71,7 @@ pub(super) fn splice_from_stream(
     let is_blocking = fcntl_getfl(named.fd()).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK));
     // The flag is about the pipe alone.
     let waits = flags & libc::SPLICE_F_NONBLOCK == 0 && is_blocking;
-    let result = guard::call_core(|| copy_to_pipe(&handle, &Pipe::new(named, waits)?, len));
+    let result = guard::call_core(|| copy_to_pipe(&handle, &Pipe::new(named, waits), len));
     drop(handle);
     Some(match result {
         Ok(Copied::Bytes(n)) => errno::ret_len(Ok(n)),
@@ -100,7 +100,7 @@ enum Copied {
 
 /// Moves up to `len` bytes of the stream into a pipe, taking from the stream only what the pipe
 /// took: as many as the pipe has room for, once there is any.
-fn copy_to_pipe(handle: &Handle, pipe: &Pipe, len: usize) -> io::Result<Copied> {
+fn copy_to_pipe(handle: &Handle, pipe: &Pipe<'_>, len: usize) -> io::Result<Copied> {
     // A pipe that has room takes so many bytes without waiting.
     let mut chunk = [0u8; libc::PIPE_BUF];
     let mut done = 0;
@@ -123,7 +123,7 @@ fn copy_to_pipe(handle: &Handle, pipe: &Pipe, len: usize) -> io::Result<Copied> 
 }
 
 /// Moves the first piece. As in the kernel, the call waits for room in the pipe, then for bytes.
-fn copy_first(handle: &Handle, pipe: &Pipe, chunk: &mut [u8]) -> io::Result<Copied> {
+fn copy_first(handle: &Handle, pipe: &Pipe<'_>, chunk: &mut [u8]) -> io::Result<Copied> {
     if pipe.await_room()? == Room::NoReader {
         return Ok(Copied::NoReader);
     }
@@ -136,7 +136,7 @@ fn copy_first(handle: &Handle, pipe: &Pipe, chunk: &mut [u8]) -> io::Result<Copi
 }
 
 /// Moves another piece, if the call can go on without waiting.
-fn copy_next(handle: &Handle, pipe: &Pipe, chunk: &mut [u8]) -> io::Result<Copied> {
+fn copy_next(handle: &Handle, pipe: &Pipe<'_>, chunk: &mut [u8]) -> io::Result<Copied> {
     let stream = handle.stream();
     if pipe.room()? != Room::Some || stream.is_at_mark(handle.fd()) {
         return Ok(Copied::Bytes(0));
@@ -153,7 +153,7 @@ fn peek(handle: &Handle, chunk: &mut [u8], flags: RecvFlags) -> io::Result<usize
 
 /// Writes the `seen` bytes, which the stream has next, to the pipe, and takes from the stream those
 /// that were written.
-fn move_bytes(handle: &Handle, pipe: &Pipe, seen: &mut [u8]) -> io::Result<Copied> {
+fn move_bytes(handle: &Handle, pipe: &Pipe<'_>, seen: &mut [u8]) -> io::Result<Copied> {
     if seen.is_empty() {
         return Ok(Copied::Bytes(0));
     }
@@ -172,26 +172,29 @@ enum Room {
 }
 
 /// The end of a pipe that a call writes to.
-struct Pipe {
-    /// Another number for it, since other threads may close the program's while the call sleeps.
-    kept: HighFd,
+struct Pipe<'a> {
+    named: NamedFile<'a>,
+    /// Another number for it, since other threads may close the program's while the call sleeps. If
+    /// no number is free, the call uses the program's, and ends when that is gone.
+    kept: Option<HighFd>,
     /// Whether the call waits for room.
     waits: bool,
 }
 
-impl Pipe {
-    fn new(named: NamedFile<'_>, waits: bool) -> io::Result<Self> {
-        Ok(Self { kept: HighFd::new(rustix::io::fcntl_dupfd_cloexec(named.fd(), 0)?), waits })
+impl<'a> Pipe<'a> {
+    fn new(named: NamedFile<'a>, waits: bool) -> Self {
+        let kept = rustix::io::fcntl_dupfd_cloexec(named.fd(), 0).ok().map(HighFd::new);
+        Self { named, kept, waits }
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
-        self.kept.as_fd()
+        self.kept.as_ref().map_or(self.named.fd(), HighFd::as_fd)
     }
 
     /// Waits for room, or for the last reader to go, if the call waits.
     ///
     /// # Errors
-    /// `EAGAIN` if it does not wait, and `EINTR`.
+    /// `EAGAIN` if it does not wait, `EINTR`, and `EBADF` if another thread has closed the pipe.
     fn await_room(&self) -> io::Result<Room> {
         let mut watch = Watch::begin();
         loop {
@@ -203,7 +206,12 @@ impl Pipe {
         }
     }
 
+    /// # Errors
+    /// `EBADF` if another thread has closed the pipe.
     fn room(&self) -> io::Result<Room> {
+        if self.kept.is_none() && !self.named.is_there() {
+            return Err(Errno::BADF.into());
+        }
         let mut entry = [PollFd::from_borrowed_fd(self.fd(), PollFlags::OUT)];
         retry_on_intr(|| poll(&mut entry, Some(&Timespec::default())))?;
         let found = entry[0].revents();
