@@ -71,6 +71,41 @@ static void filled_server(int fd)
 	hear(fd);
 }
 
+/* A reset that comes behind the bytes is for the next call. The peer's process has ended, so the library
+ * looks for the reset, too, wherever the bytes are. */
+static void reset_client(int fd)
+{
+	int ends[2];
+	pid_t peer;
+	char c;
+	CHECK(pipe(ends) == 0);
+	tell(fd);
+	get(fd, &peer, sizeof(peer));
+	struct pollfd process = {.fd = (int)syscall(SYS_pidfd_open, peer, 0), .events = POLLIN};
+	CHECK(process.fd >= 0);
+	await_bytes(fd, LATER);
+	tell(fd);
+	await_end(fd);
+	while (poll(&process, 1, -1) != 1)
+		CHECK(errno == EINTR);
+	SHOW(splice(fd, NULL, ends[1], NULL, MUCH, 0));
+	get_stream(ends[0], LATER, 1);
+	SHOW(recv(fd, &c, 1, 0));
+	SHOW(recv(fd, &c, 1, 0));
+}
+
+static void reset_server(int fd)
+{
+	struct linger linger = {.l_onoff = 1};
+	pid_t self = getpid();
+	hear(fd);
+	put(fd, &self, sizeof(self));
+	put_stream(fd, LATER, 1);
+	hear(fd);
+	CHECK(setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)) == 0);
+	CHECK(close(fd) == 0);
+}
+
 static atomic_int n_sigpipe;
 
 static void count_sigpipe(int signal)
@@ -279,6 +314,7 @@ static void cancelled_server(int fd)
 static const struct part PARTS[] = {
 	{"refused", refused_client, refused_server},
 	{"filled", filled_client, filled_server},
+	{"reset", reset_client, reset_server},
 	{"no_reader", no_reader_client, no_reader_server},
 	{"full", full_client, full_server},
 	{"no_number", no_number_client, no_number_server},

@@ -36,7 +36,7 @@ parts! {
     discards: discards interrupted;
     first_calls: rest_of_send poll_beside_sender select_beside_sender connecting_beside_sender;
     forks: making;
-    splices: refused filled no_reader full no_number cancelled;
+    splices: refused filled reset no_reader full no_number cancelled;
     sendfiles: unsent most locked offset small_stack;
     polled: many selected here forked handlers limits;
     moves: first_byte mid_write both_directions blocked_recv unread half_close;

@@ -138,7 +138,9 @@ fn copy_first(handle: &Handle, pipe: &Pipe<'_>, chunk: &mut [u8]) -> io::Result<
 /// Moves another piece, if the call can go on without waiting.
 fn copy_next(handle: &Handle, pipe: &Pipe<'_>, chunk: &mut [u8]) -> io::Result<Copied> {
     let stream = handle.stream();
-    if pipe.room()? != Room::Some || stream.is_at_mark(handle.fd()) {
+    // Asked first: the socket reports an error once, and the next call is to report it.
+    let has_bytes = || stream.bytes_readable(handle.fd()).is_ok_and(|n| n != 0);
+    if pipe.room()? != Room::Some || stream.is_at_mark(handle.fd()) || !has_bytes() {
         return Ok(Copied::Bytes(0));
     }
     let seen = peek(handle, chunk, RecvFlags::DONTWAIT)?;
