@@ -33,6 +33,7 @@ parts! {
         killed_by_sigpipe unread linger exit killed blocked_writer shut_read edges state timeouts
         files file_pieces options;
     cancels: first;
+    batches: partial;
     discards: discards interrupted;
     first_calls: rest_of_send poll_beside_sender select_beside_sender connecting_beside_sender;
     forks: making;

@@ -5,7 +5,7 @@ use super::message::{recvmsg, sendmsg};
 use super::passed_fds::before_passing;
 use crate::fdtable::{self, datagrams};
 use crate::slot::Direction;
-use crate::{cancel, errno, next};
+use crate::{arg, cancel, errno, next};
 use libc::{c_int, c_uint, mmsghdr, ssize_t, timespec};
 use rsock_verbs::clock;
 use std::slice;
@@ -38,9 +38,10 @@ pub(crate) unsafe extern "C-unwind" fn sendmmsg(
     // Another thread may close the number after any message, and the kernel give it to another
     // file.
     let key = fdtable::key(fd);
-    let is_same = |_| fdtable::key(fd) == key;
+    let is_same = || fdtable::key(fd) == key;
     if !datagrams::is_udp(fd) {
-        return for_each(all, each, is_same);
+        // SAFETY: a valid message, by the same promise.
+        return for_each(all, each, |msg| unsafe { is_whole(msg) } && is_same());
     }
     let (mut done, mut is_kernels) = (0, false);
     while done < all.len() {
@@ -65,7 +66,7 @@ pub(crate) unsafe extern "C-unwind" fn sendmmsg(
             break;
         }
         done += 1;
-        if !is_same(0) {
+        if !is_same() {
             break;
         }
     }
@@ -127,8 +128,10 @@ unsafe fn recv_each(
     // message only, as the kernel does. Another thread may close the number after any message, and
     // the kernel give it to another file.
     let key = fdtable::key(fd);
-    let goes_on = |got| {
-        (is_datagram || got != 0) && end.is_none_or(|end| now() < end) && fdtable::key(fd) == key
+    let goes_on = |msg: &mmsghdr| {
+        (is_datagram || msg.msg_len != 0)
+            && end.is_none_or(|end| now() < end)
+            && fdtable::key(fd) == key
     };
     for_each(all, each, goes_on)
 }
@@ -150,22 +153,32 @@ unsafe fn messages<'a>(msgs: *mut mmsghdr, n: c_uint) -> &'a mut [mmsghdr] {
     unsafe { slice::from_raw_parts_mut(msgs, n.min(1024) as usize) }
 }
 
+/// Whether all bytes of a message were sent: the kernel sends none after one that was sent in part.
+///
+/// # Safety
+/// A valid message.
+unsafe fn is_whole(msg: &mmsghdr) -> bool {
+    let mmsghdr { msg_hdr: header, msg_len } = msg;
+    // SAFETY: the vector of a valid message.
+    let len = unsafe { arg::len_of_slices(header.msg_iov, header.msg_iovlen, libc::EMSGSIZE) };
+    len == Ok(*msg_len as usize)
+}
+
 /// Runs `each` on the messages while it succeeds and `goes_on` holds; returns the number of
 /// messages.
 fn for_each(
     msgs: &mut [mmsghdr],
     mut each: impl FnMut(&mut mmsghdr) -> ssize_t,
-    goes_on: impl Fn(ssize_t) -> bool,
+    goes_on: impl Fn(&mmsghdr) -> bool,
 ) -> c_int {
     let mut done = 0;
     for msg in msgs {
-        let got = each(msg);
-        let Ok(len) = c_uint::try_from(got) else {
+        let Ok(len) = c_uint::try_from(each(msg)) else {
             return if done == 0 { -1 } else { done };
         };
         msg.msg_len = len;
         done += 1;
-        if !goes_on(got) {
+        if !goes_on(msg) {
             break;
         }
     }
