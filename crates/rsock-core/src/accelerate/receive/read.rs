@@ -5,6 +5,7 @@ use crate::accelerate::ask::{Subject, error_of};
 use crate::accelerate::close::Break;
 use crate::accelerate::kernel_only_waiter::KernelOnlyWaiter;
 use crate::accelerate::path::Path;
+use crate::accelerate::peer_check::SOCKET_CHECK_INTERVAL;
 use crate::accelerate::receive::Blocked;
 use crate::accelerate::state::{FLAG_RESET, Receiving};
 use crate::accelerate::tcp_socket::{kernel_recv, queued, tcp_goes_on};
@@ -60,6 +61,8 @@ impl AcceleratedStream {
                         let room = &mut [IoSliceMut::new(&mut room)];
                         let _ = kernel_recv(subject.fd, room, RecvFlags::DONTWAIT);
                     }
+                    // The next call finds the end again, also if it does not wait.
+                    rx.idle_reads = SOCKET_CHECK_INTERVAL - 1;
                     return Ok(0);
                 }
                 Read::Reset => return Err(Blocked::Reset),
