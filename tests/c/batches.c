@@ -1,5 +1,5 @@
 /* sendmmsg and recvmmsg on streams: which messages they send and receive, and what they leave. */
-#include "common.h"
+#include "asleep.h"
 
 enum { MOST = 32 << 20, PIECE = 1 << 20 };
 
@@ -68,8 +68,118 @@ static void partial_server(int fd)
 	put(fd, &at, sizeof(at));
 }
 
+/* Up to four messages of at most 64 bytes each. */
+static int receive(int fd, int n, int flags, struct timespec *limit)
+{
+	static char room[4][64];
+	struct iovec iov[4];
+	struct mmsghdr all[4];
+	for (int i = 0; i < 4; i++) {
+		iov[i] = (struct iovec){room[i], sizeof(room[i])};
+		all[i] = message_of(&iov[i], 1);
+	}
+	int got = recvmmsg(fd, all, (unsigned)n, flags, limit);
+	int saved = errno;
+	for (int i = 0; i < n; i++)
+		printf("[%u] ", all[i].msg_len);
+	errno = saved;
+	return got;
+}
+
+/* The error of a second message is that of the next call. */
+static void reset_client(int fd)
+{
+	struct asleep asleep;
+	pid_t peer;
+	get(fd, &peer, sizeof(peer));
+	await_bytes(fd, 10);
+	put(fd, "junk", 4);
+	begin_asleep(&asleep, peer);
+	SHOW(receive(fd, 3, 0, NULL));
+	end_asleep(&asleep);
+	SHOW(receive(fd, 3, 0, NULL));
+	SHOW(receive(fd, 3, 0, NULL));
+}
+
+static void reset_server(int fd)
+{
+	introduce(fd);
+	put(fd, "0123456789", 10);
+	await_signal();
+	reset(fd);
+}
+
+/* As `reset`, by bytes that are left unread. */
+static void unread_server(int fd)
+{
+	introduce(fd);
+	put(fd, "0123456789", 10);
+	await_signal();
+	await_bytes(fd, 4);
+	CHECK(close(fd) == 0);
+}
+
+/* An error that is there already comes before the bytes. */
+static void late_client(int fd)
+{
+	hear(fd);
+	await_bytes(fd, 10);
+	tell(fd);
+	await_end(fd);
+	SHOW(receive(fd, 3, 0, NULL));
+	char byte;
+	SHOW(recv(fd, &byte, 1, 0));
+	SHOW(receive(fd, 3, 0, NULL));
+}
+
+static void late_server(int fd)
+{
+	tell(fd);
+	put(fd, "0123456789", 10);
+	hear(fd);
+	reset(fd);
+}
+
+/* The time limit, which is looked at after each message, and the end of the stream. */
+static void limits_client(int fd)
+{
+	struct timespec bad[] = {{0, 1000000000}, {0, -1}, {-1, 0}};
+	struct timespec none = {0, 0}, soon = {0, 1}, later = {1000, 0};
+	await_bytes(fd, 100);
+	for (size_t i = 0; i < COUNT(bad); i++)
+		SHOW(receive(fd, 1, 0, &bad[i]));
+	SHOW(receive(fd, 1, 0, (struct timespec *)8));
+	SHOW(receive(fd, 4, MSG_PEEK, &none));
+	SHOW(receive(fd, 4, MSG_PEEK, &soon));
+	printf("left: %ld.%09ld\n", (long)soon.tv_sec, soon.tv_nsec);
+	SHOW(receive(fd, 2, 0, &later));
+	printf("some is left: %d, not all: %d\n", later.tv_sec > 0, later.tv_sec < 1000);
+	soon = (struct timespec){0, 7};
+	SHOW(receive(fd, 1, MSG_DONTWAIT, &soon));
+	printf("left: %ld.%09ld\n", (long)soon.tv_sec, soon.tv_nsec);
+	tell(fd);
+	await_bytes(fd, 3);
+	SHOW(receive(fd, 4, MSG_WAITFORONE, NULL));
+	tell(fd);
+	await_end(fd);
+	SHOW(receive(fd, 4, 0, NULL));
+	SHOW(receive(fd, 4, MSG_DONTWAIT, &later));
+}
+
+static void limits_server(int fd)
+{
+	put_stream(fd, 100, 1);
+	hear(fd);
+	put(fd, "abc", 3);
+	hear(fd);
+}
+
 static const struct part PARTS[] = {
 	{"partial", partial_client, partial_server},
+	{"reset", reset_client, reset_server},
+	{"unread", reset_client, unread_server},
+	{"late", late_client, late_server},
+	{"limits", limits_client, limits_server},
 };
 
 int main(int argc, char **argv)

@@ -1,7 +1,7 @@
 /* MSG_TRUNC: bytes are received and discarded, and the program's buffer is neither written nor looked at. */
-#include "common.h"
+#include "asleep.h"
 
-enum { FIRST = 20000, LATER = 3000 };
+enum { FIRST = 20000, LATER = 3000, WHOLE = 8192 };
 
 /* No process has memory there. */
 static char *const NOWHERE = (char *)8;
@@ -74,17 +74,84 @@ static void interrupted_client(int fd)
 	SHOW(recv(fd, NULL, 2 * FIRST, MSG_TRUNC | MSG_WAITALL));
 	CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
 	tell(fd);
+	/* The same by a handler after which a call that has received nothing begins again. */
+	action.sa_flags = SA_RESTART;
+	CHECK(sigaction(SIGALRM, &action, NULL) == 0);
+	await_readable(fd, WHOLE);
+	CHECK(setitimer(ITIMER_REAL, &often, NULL) == 0);
+	SHOW(recv(fd, NULL, 2 * FIRST, MSG_TRUNC | MSG_WAITALL));
+	CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
+	tell(fd);
 }
 
 static void interrupted_server(int fd)
 {
 	put_stream(fd, FIRST, 1);
 	hear(fd);
+	put_stream(fd, WHOLE, 1);
+	hear(fd);
+}
+
+/* A reset that comes while the call waits for more is left for the next call. */
+static void reset_client(int fd)
+{
+	struct asleep asleep;
+	pid_t peer;
+	char byte;
+	get(fd, &peer, sizeof(peer));
+	await_readable(fd, WHOLE);
+	begin_asleep(&asleep, peer);
+	SHOW(recv(fd, NULL, FIRST, MSG_TRUNC | MSG_WAITALL));
+	end_asleep(&asleep);
+	SHOW(recv(fd, &byte, 1, 0));
+	SHOW(recv(fd, &byte, 1, 0));
+}
+
+static void reset_server(int fd)
+{
+	introduce(fd);
+	put_stream(fd, WHOLE, 1);
+	await_signal();
+	reset(fd);
+}
+
+/* A peek at more bytes than are there waits for all of them. */
+static void peek_all_client(int fd)
+{
+	struct asleep asleep;
+	pid_t peer;
+	get(fd, &peer, sizeof(peer));
+	await_readable(fd, FIRST);
+	begin_asleep(&asleep, peer);
+	SHOW(recv(fd, NULL, FIRST + 1, MSG_PEEK | MSG_TRUNC | MSG_WAITALL));
+	end_asleep(&asleep);
+	await_readable(fd, FIRST + LATER);
+	SHOW(recv(fd, NULL, FIRST + 2, MSG_PEEK | MSG_TRUNC | MSG_WAITALL));
+	SHOW(recv(fd, NULL, 2 * FIRST, MSG_PEEK | MSG_TRUNC));
+	get_stream(fd, FIRST, 1);
+	get_stream(fd, LATER, 2);
+	tell(fd);
+	await_end(fd);
+	SHOW(recv(fd, NULL, FIRST, MSG_PEEK | MSG_TRUNC | MSG_WAITALL));
+	SHOW(recv(fd, NULL, FIRST, MSG_TRUNC));
+	SHOW(recv(fd, NULL, FIRST, MSG_PEEK | MSG_TRUNC | MSG_WAITALL));
+}
+
+static void peek_all_server(int fd)
+{
+	introduce(fd);
+	put_stream(fd, FIRST, 1);
+	await_signal();
+	put_stream(fd, LATER, 2);
+	hear(fd);
+	put_stream(fd, LATER, 3);
 }
 
 static const struct part PARTS[] = {
 	{"discards", discards_client, discards_server},
 	{"interrupted", interrupted_client, interrupted_server},
+	{"reset", reset_client, reset_server},
+	{"peek_all", peek_all_client, peek_all_server},
 };
 
 int main(int argc, char **argv)

@@ -33,8 +33,8 @@ parts! {
         killed_by_sigpipe unread linger exit killed blocked_writer shut_read edges state timeouts
         files file_pieces options;
     cancels: first;
-    batches: partial;
-    discards: discards interrupted;
+    batches: partial reset unread late limits;
+    discards: discards interrupted reset peek_all;
     first_calls: rest_of_send poll_beside_sender select_beside_sender connecting_beside_sender;
     forks: making;
     splices: refused filled reset no_reader full no_number cancelled;

@@ -203,6 +203,32 @@ impl<'a> StreamRef<'a> {
         on!(self, stream => stream.recv_by(descriptor, bufs, flags))
     }
 
+    /// As [`AcceleratedStream::recv_on`].
+    ///
+    /// # Errors
+    /// As [`AcceleratedStream::recv_on`].
+    pub fn recv_on(
+        self,
+        descriptor: Descriptor<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> io::Result<usize> {
+        on!(self, stream => stream.recv_on(descriptor, bufs, flags))
+    }
+
+    /// As [`AcceleratedStream::peek_len`].
+    ///
+    /// # Errors
+    /// As [`AcceleratedStream::peek_len`].
+    pub fn peek_len(
+        self,
+        descriptor: Descriptor<'_>,
+        len: usize,
+        flags: RecvFlags,
+    ) -> io::Result<usize> {
+        on!(self, stream => stream.peek_len(descriptor, len, flags))
+    }
+
     /// As [`AcceleratedStream::recv_more`].
     #[must_use]
     pub fn recv_more(self, descriptor: Descriptor<'_>, bufs: &mut [IoSliceMut<'_>]) -> usize {

@@ -1,6 +1,7 @@
 //! `sendmsg` and `recvmsg`.
 
 use super::passed_fds::before_passing;
+use super::transfer::Stage;
 use super::{call_known, datagram, transfer};
 use crate::fdtable::{self, datagrams};
 use crate::slot::Direction;
@@ -44,7 +45,21 @@ pub(crate) unsafe extern "C-unwind" fn recvmsg(
 ) -> ssize_t {
     let by_hook = || {
         // SAFETY: a caller of `recvmsg` promises a valid message.
-        call_known(fd, || unsafe { recv_one(fd, msg, flags) })
+        call_known(fd, || unsafe { recv_one(fd, msg, flags, Stage::Beginning) })
+    };
+    // SAFETY: arguments passed on unchanged.
+    datagrams::receive(fd, by_hook, || unsafe { next::recvmsg(fd, msg, flags) })
+}
+
+/// As [`recvmsg`], for a call that has received a message: an error of a stream is left for the
+/// next call.
+///
+/// # Safety
+/// As `recvmsg(2)`.
+pub(super) unsafe fn recv_next(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
+    let by_hook = || {
+        // SAFETY: a caller promises a valid message.
+        call_known(fd, || unsafe { recv_one(fd, msg, flags, Stage::Continued) })
     };
     // SAFETY: arguments passed on unchanged.
     datagrams::receive(fd, by_hook, || unsafe { next::recvmsg(fd, msg, flags) })
@@ -83,7 +98,7 @@ unsafe fn send_one(fd: c_int, msg: *const msghdr, flags: c_int) -> Option<ssize_
 
 /// # Safety
 /// `msg` is null or a valid message to receive into.
-unsafe fn recv_one(fd: c_int, msg: *mut msghdr, flags: c_int) -> Option<ssize_t> {
+unsafe fn recv_one(fd: c_int, msg: *mut msghdr, flags: c_int, stage: Stage) -> Option<ssize_t> {
     if datagrams::is_udp(fd) {
         // SAFETY: the caller's promise.
         return unsafe { datagram::recv_message(fd, msg, flags) };
@@ -97,12 +112,12 @@ unsafe fn recv_one(fd: c_int, msg: *mut msghdr, flags: c_int) -> Option<ssize_t>
     let result = if flags & libc::MSG_TRUNC != 0 {
         // SAFETY: the vector of a valid message.
         let len = unsafe { arg::len_of_slices(msg.msg_iov, msg.msg_iovlen, libc::EMSGSIZE) };
-        len.map(|len| transfer::discard(handle, fd, len, flags))
+        len.map(|len| transfer::discard(handle, fd, len, flags, stage))
     } else {
         // SAFETY: as above.
         unsafe {
             arg::with_slices_mut(msg.msg_iov, msg.msg_iovlen, libc::EMSGSIZE, |bufs| {
-                transfer::recv(handle, fd, bufs, flags)
+                transfer::recv(handle, fd, bufs, flags, stage)
             })
         }
     };

@@ -1,5 +1,6 @@
 //! Hooks of `read`, `recv` and the other calls that receive bytes.
 
+use super::transfer::Stage;
 use super::{alias, call_known, datagram, shortcut, transfer};
 use crate::fdtable::{self, Begun, datagrams};
 use crate::slot::Direction;
@@ -222,11 +223,13 @@ unsafe fn read_with(fd: c_int, buf: *mut c_void, len: size_t) -> Option<ssize_t>
 unsafe fn recv_with(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
     match fdtable::begin_adopted(fd, Direction::Recv) {
         Begun::Stream(handle) if flags & libc::MSG_TRUNC != 0 => {
-            transfer::discard(handle, fd, len, flags)
+            transfer::discard(handle, fd, len, flags, Stage::Beginning)
         }
         // SAFETY: the caller's promise.
         Begun::Stream(handle) => match unsafe { arg::bytes_mut(buf, len) } {
-            Ok(room) => transfer::recv(handle, fd, &mut [IoSliceMut::new(room)], flags),
+            Ok(room) => {
+                transfer::recv(handle, fd, &mut [IoSliceMut::new(room)], flags, Stage::Beginning)
+            }
             Err(e) => Some(errno::fail(e)),
         },
         Begun::Kernel => None,
@@ -260,7 +263,7 @@ unsafe fn recv_otherwise(
     }
     if flags & libc::MSG_TRUNC != 0 {
         let handle = fdtable::begin_call(fd, Direction::Recv)?;
-        return transfer::discard(handle, fd, len, flags);
+        return transfer::discard(handle, fd, len, flags, Stage::Beginning);
     }
     // SAFETY: the caller's promise.
     match unsafe { arg::bytes_mut(buf, len) } {

@@ -10,7 +10,7 @@ use libc::{c_int, c_void, ssize_t};
 use rsock_core::accelerate::FallbackReason;
 use rustix::fd::BorrowedFd;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, sendmsg};
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::slice;
 
 /// Sends `bufs` on the stream `handle` of descriptor `fd`.
@@ -45,19 +45,28 @@ pub(super) fn send(
     }
 }
 
+/// Whether a receive is the beginning of the program's call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    Beginning,
+    /// The call has received something: an error is left for the next one.
+    Continued,
+}
+
 /// Receives into `bufs` from the stream `handle` of descriptor `fd`.
 pub(super) fn recv(
     handle: Handle,
     fd: c_int,
     bufs: &mut [IoSliceMut<'_>],
     flags: c_int,
+    stage: Stage,
 ) -> Option<ssize_t> {
     if flags & FOR_KERNEL != 0 {
         drop(handle);
         fdtable::pin(fd, FallbackReason::Option);
         return None;
     }
-    let result = receive(&handle, fd, bufs, flags)?;
+    let result = receive(&handle, fd, bufs, flags, stage)?;
     drop(handle);
     Some(errno::ret_len(result))
 }
@@ -71,13 +80,27 @@ fn receive(
     fd: c_int,
     bufs: &mut [IoSliceMut<'_>],
     flags: c_int,
+    stage: Stage,
+) -> Option<Result<usize, c_int>> {
+    let (stream, descriptor) = (handle.stream(), handle.descriptor());
+    call_stream(handle, fd, flags, |flags| match stage {
+        Stage::Beginning => stream.recv_by(descriptor, bufs, flags),
+        Stage::Continued => stream.recv_on(descriptor, bufs, flags),
+    })
+}
+
+/// Makes a receiving call with flags that a stream may honour.
+fn call_stream(
+    handle: &Handle,
+    fd: c_int,
+    flags: c_int,
+    call: impl FnOnce(RecvFlags) -> io::Result<usize>,
 ) -> Option<Result<usize, c_int>> {
     if flags & !options::RECV_FLAGS != 0 {
         // Bytes that lie on the ring already are still received from there.
         fdtable::pin(fd, FallbackReason::Option);
     }
-    let flags = RecvFlags::from_bits_retain(flags.cast_unsigned());
-    match guard::call_core(|| handle.stream().recv_by(handle.descriptor(), bufs, flags)) {
+    match guard::call_core(|| call(RecvFlags::from_bits_retain(flags.cast_unsigned()))) {
         Err(e) if is_suspect(e) && fdtable::was_reused(handle, fd) => None,
         result => Some(result),
     }
@@ -165,7 +188,10 @@ fn rest_of<'a>(bufs: &'a [IoSlice<'_>], mut n: usize) -> Vec<IoSlice<'a>> {
 pub(super) fn recv_any(fd: c_int, bufs: &mut [IoSliceMut<'_>], flags: c_int) -> Option<ssize_t> {
     match fdtable::recv_first(fd, bufs, flags) {
         Some(first) => Some(errno::ret_len(first)),
-        None => recv(fdtable::begin_call(fd, Direction::Recv)?, fd, bufs, flags),
+        None => {
+            let handle = fdtable::begin_call(fd, Direction::Recv)?;
+            recv(handle, fd, bufs, flags, Stage::Beginning)
+        }
     }
 }
 
@@ -176,50 +202,58 @@ pub(super) fn recv_any(fd: c_int, bufs: &mut [IoSliceMut<'_>], flags: c_int) -> 
 /// the stack: two of the page faults of a program that starts.
 #[cold]
 #[inline(never)]
-pub(super) fn discard(handle: Handle, fd: c_int, len: usize, flags: c_int) -> Option<ssize_t> {
+pub(super) fn discard(
+    handle: Handle,
+    fd: c_int,
+    len: usize,
+    flags: c_int,
+    stage: Stage,
+) -> Option<ssize_t> {
     if flags & FOR_KERNEL != 0 {
-        return recv(handle, fd, &mut [], flags);
+        return recv(handle, fd, &mut [], flags, stage);
     }
-    let mut scratch = [0u8; 4096];
     let (len, flags) = (len.min(arg::MAX_LEN), flags & !libc::MSG_TRUNC);
-    let peeks = flags & libc::MSG_PEEK != 0;
-    let mut done = 0;
-    loop {
+    let result = if flags & libc::MSG_PEEK != 0 && len != 0 {
+        let descriptor = handle.descriptor();
+        call_stream(&handle, fd, flags, |flags| handle.stream().peek_len(descriptor, len, flags))
+    } else {
+        discard_pieces(&handle, fd, len, flags, stage)
+    }?;
+    drop(handle);
+    Some(errno::ret_len(result))
+}
+
+/// Receives up to `len` bytes, piece by piece.
+fn discard_pieces(
+    handle: &Handle,
+    fd: c_int,
+    len: usize,
+    flags: c_int,
+    stage: Stage,
+) -> Option<Result<usize, c_int>> {
+    let mut scratch = [0u8; 4096];
+    let want = scratch.len().min(len);
+    let room = &mut [IoSliceMut::new(&mut scratch[..want])];
+    let mut done = match receive(handle, fd, room, flags, stage)? {
+        Ok(n) if n == want => n,
+        result => return Some(result),
+    };
+    while done < len {
         let want = scratch.len().min(len - done);
         let room = &mut [IoSliceMut::new(&mut scratch[..want])];
-        let more = if done == 0 || flags & libc::MSG_WAITALL != 0 {
-            receive(&handle, fd, room, flags)
+        let more = if flags & libc::MSG_WAITALL != 0 {
+            receive(handle, fd, room, flags, Stage::Continued).and_then(Result::ok)
         } else {
             // Like one call on TCP: as much as is there. The next call reports an error.
-            guard::call_core(|| Ok(handle.stream().recv_more(handle.descriptor(), room)))
-                .ok()
-                .map(Ok)
+            guard::call_core(|| Ok(handle.stream().recv_more(handle.descriptor(), room))).ok()
         };
-        match more {
-            None if done == 0 => return None,
-            Some(Err(e)) if done == 0 => {
-                drop(handle);
-                return Some(errno::fail(e));
-            }
-            Some(Ok(n)) if peeks => {
-                let readable = || handle.stream().bytes_readable(handle.fd());
-                let has_more = n == want && n < len;
-                let all = has_more.then(|| guard::call_core(readable).unwrap_or(0));
-                done = all.map_or(n, |all| all.clamp(n, len));
-                break;
-            }
-            Some(Ok(n)) => {
-                done += n;
-                // Where the core has ended the call, it is over.
-                if n < want || done == len {
-                    break;
-                }
-            }
-            _ => break,
+        done += more.unwrap_or(0);
+        // Where the core has ended the call, it is over.
+        if more != Some(want) {
+            break;
         }
     }
-    drop(handle);
-    Some(done.cast_signed())
+    Some(Ok(done))
 }
 
 /// Errors that the adopted socket itself cannot have.

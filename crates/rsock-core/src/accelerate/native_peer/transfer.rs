@@ -81,7 +81,37 @@ impl NativeStream {
             return receive_nothing(flags, |bufs, look| self.recv_by(descriptor, bufs, look));
         }
         let call = Call::begin(self.closings(), descriptor);
-        receive(&self.usable()?, &call, bufs, total, flags)
+        receive(&self.usable()?, &call, bufs, total, flags, 0)
+    }
+
+    /// As [`AcceleratedStream::recv_on`](crate::accelerate::AcceleratedStream::recv_on). Errors
+    /// need no care here: they are reported again and again.
+    ///
+    /// # Errors
+    /// As [`Self::recv_by`].
+    pub fn recv_on(
+        &self,
+        descriptor: Descriptor<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> io::Result<usize> {
+        self.recv_by(descriptor, bufs, flags)
+    }
+
+    /// As [`AcceleratedStream::peek_len`](crate::accelerate::AcceleratedStream::peek_len).
+    ///
+    /// # Errors
+    /// As [`Self::recv_by`].
+    pub fn peek_len(
+        &self,
+        descriptor: Descriptor<'_>,
+        len: usize,
+        flags: RecvFlags,
+    ) -> io::Result<usize> {
+        let flags = flags | RecvFlags::PEEK | RecvFlags::TRUNC;
+        let (mut byte, call) = ([0], Call::begin(self.closings(), descriptor));
+        let bufs = &mut [IoSliceMut::new(&mut byte)];
+        receive(&self.usable()?, &call, bufs, len, flags, 0)
     }
 
     /// Continues a call that has received bytes: receives, without waiting, the bytes that the same
@@ -233,6 +263,10 @@ impl Receives for Usable<'_> {
             || stream.has(FLAG_BROKEN)
             || path.has_eof()
             || path.connection_state() != ConnectionState::Open
+    }
+
+    fn count_readable(&self, fd: BorrowedFd<'_>) -> usize {
+        self.stream.bytes_readable(fd).unwrap_or(0)
     }
 
     fn before_wait(&self, _fd: BorrowedFd<'_>) {}

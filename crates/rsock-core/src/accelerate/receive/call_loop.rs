@@ -33,6 +33,9 @@ pub(in crate::accelerate) trait Receives: EndsCalls {
     /// the connection is broken.
     fn has_ended(&self, fd: BorrowedFd<'_>) -> bool;
 
+    /// The number of bytes that can be read now.
+    fn count_readable(&self, fd: BorrowedFd<'_>) -> usize;
+
     /// Does what is due before the call waits, or answers that it would.
     fn before_wait(&self, fd: BorrowedFd<'_>);
 
@@ -67,11 +70,13 @@ pub(in crate::accelerate) trait Receives: EndsCalls {
 }
 
 /// Receives from `stream` as `recvmsg(2)` does, with `bufs` that have room for `total` bytes, not
-/// zero.
+/// zero. The same call has received `before` bytes by earlier pieces. A peek with `MSG_TRUNC` only
+/// counts bytes, up to `total`, and `bufs` may have less room.
 ///
 /// # Errors
 /// As `recvmsg(2)`: `EAGAIN`, `EINTR`, `ECONNRESET`...; `EBADF` if the descriptor was closed and
-/// the call could not keep the socket.
+/// the call could not keep the socket. `EAGAIN` also where a call that has received something ends
+/// before an error.
 #[inline]
 pub(in crate::accelerate) fn receive<S: Receives>(
     stream: &S,
@@ -79,11 +84,13 @@ pub(in crate::accelerate) fn receive<S: Receives>(
     bufs: &mut [IoSliceMut<'_>],
     total: usize,
     flags: RecvFlags,
+    before: usize,
 ) -> io::Result<usize> {
     let mut watch = Watch::begin();
     let mut questions = Questions::new(TimeLimit::new(Timeout::Recv));
     let mut got = 0;
     let peek = flags.contains(RecvFlags::PEEK);
+    let only_counts = flags.contains(RecvFlags::PEEK | RecvFlags::TRUNC);
     let wait_all = flags.contains(RecvFlags::WAITALL);
     // Once between two receives, so that a peer cannot keep a call from its time limit.
     let mut may_spin = !flags.contains(RecvFlags::DONTWAIT);
@@ -92,18 +99,23 @@ pub(in crate::accelerate) fn receive<S: Receives>(
         let is_last = peek && wait_all && stream.has_ended(call.fd()?);
         let skip = if peek { 0 } else { got };
         let tried = if skip == 0 {
-            stream.try_recv(call, bufs, flags, 0)
+            stream.try_recv(call, bufs, flags, before)
         } else {
-            with_tail(bufs, skip, usize::MAX, |tail| stream.try_recv(call, tail, flags, skip))
+            let taken = before + skip;
+            with_tail(bufs, skip, usize::MAX, |tail| stream.try_recv(call, tail, flags, taken))
         };
         let blocked = match tried {
             Ok(0) => return Ok(got),
             Ok(n) => {
-                if got == 0 && !watch.must_end() {
+                if before + got == 0 && !watch.must_end() {
                     // A handler that ran before the first byte made the call start again.
                     watch.restart();
                 }
-                got = if peek { n } else { got + n };
+                got = match peek {
+                    true if only_counts => n.max(stream.count_readable(call.fd()?)).min(total),
+                    true => n,
+                    false => got + n,
+                };
                 may_spin = true;
                 if got == total || !wait_all || is_last {
                     return Ok(got);
@@ -114,9 +126,9 @@ pub(in crate::accelerate) fn receive<S: Receives>(
                 Blocked::Short
             }
             Err(Blocked::Error(e)) => break stream.note_error(e),
-            Err(Blocked::Stop) => return Ok(got),
+            Err(Blocked::Stop) => break Errno::AGAIN.into(),
             // Reported by the next call, as on TCP, if this one has received something.
-            Err(Blocked::Reset) if got != 0 => return Ok(got),
+            Err(Blocked::Reset) if before + got != 0 => break Errno::AGAIN.into(),
             Err(Blocked::Reset) => break stream.report_reset(call.fd()?, Direction::Recv),
             Err(blocked) => blocked,
         };
@@ -147,7 +159,8 @@ pub(in crate::accelerate) fn receive<S: Receives>(
         if slept.is_err() || watch.has_fired() {
             questions.note_restart();
         }
-        let waited = watch.after_sleep(slept, Restart::of(got == 0 && sleep.left.is_none()));
+        let waited =
+            watch.after_sleep(slept, Restart::of(before + got == 0 && sleep.left.is_none()));
         if let Err(e) = waited {
             break e;
         }

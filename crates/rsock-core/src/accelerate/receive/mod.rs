@@ -13,7 +13,7 @@ use crate::accelerate::kernel_only_waiter::KernelOnlyWaiter;
 use crate::accelerate::kernel_spin::recv_before_sleep;
 use crate::accelerate::path::Path;
 use crate::accelerate::state::{FLAG_BROKEN, FLAG_RESET, FLAG_RX_PLAIN, Receiving};
-use crate::accelerate::tcp_socket::{has_ended, kernel_recv, tcp_goes_on};
+use crate::accelerate::tcp_socket::{has_ended, kernel_recv, must_stop, tcp_goes_on};
 use crate::accelerate::wait_settings::WaitSettings;
 use crate::accelerate::{AcceleratedStream, is_search_call};
 use crate::closing::{Call, Descriptor};
@@ -124,7 +124,53 @@ impl AcceleratedStream {
         if let Some(done) = self.early_recv(&call, bufs, flags) {
             return done;
         }
-        receive(self, &call, bufs, total, flags)
+        receive(self, &call, bufs, total, flags, 0)
+    }
+
+    /// Goes on with a receiving call that has received something: as [`Self::recv_by`], but an
+    /// error before which TCP would have ended the call is left for the next one.
+    ///
+    /// # Errors
+    /// As [`Self::recv_by`]; `EAGAIN` where TCP would have ended the call.
+    pub fn recv_on(
+        &self,
+        descriptor: Descriptor<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> io::Result<usize> {
+        let total: usize = bufs.iter().map(|b| b.len()).sum();
+        if total == 0 {
+            return receive_nothing(flags, |bufs, look| self.recv_on(descriptor, bufs, look));
+        }
+        if self.call_stops.is_replaced() {
+            let fd = descriptor.named();
+            if must_stop(fd) {
+                return Err(Errno::AGAIN.into());
+            }
+            return Ok(kernel_recv(fd, bufs, flags)?);
+        }
+        let call = Call::begin(&self.closings, descriptor);
+        receive(self, &call, bufs, total, flags, 1)
+    }
+
+    /// The number of bytes, up to `len`, that a peek finds (`MSG_PEEK | MSG_TRUNC`); `MSG_WAITALL`
+    /// waits for all. `len` is not zero.
+    ///
+    /// # Errors
+    /// As [`Self::recv_by`].
+    pub fn peek_len(
+        &self,
+        descriptor: Descriptor<'_>,
+        len: usize,
+        flags: RecvFlags,
+    ) -> io::Result<usize> {
+        let flags = flags | RecvFlags::PEEK | RecvFlags::TRUNC;
+        let (mut byte, call) = ([0], Call::begin(&self.closings, descriptor));
+        let bufs = &mut [IoSliceMut::new(&mut byte)];
+        if self.call_stops.is_replaced() {
+            return Ok(kernel_recv(descriptor.named(), bufs, flags)?);
+        }
+        receive(self, &call, bufs, len, flags, 0)
     }
 
     /// Continues a receiving call that has received something: receives, without waiting, what the
@@ -285,6 +331,10 @@ impl Receives for AcceleratedStream {
 
     fn has_ended(&self, fd: BorrowedFd<'_>) -> bool {
         has_ended(fd)
+    }
+
+    fn count_readable(&self, fd: BorrowedFd<'_>) -> usize {
+        self.bytes_readable(fd).unwrap_or(0)
     }
 
     fn before_wait(&self, fd: BorrowedFd<'_>) {
