@@ -354,6 +354,37 @@ static void file_flags(int fd, int is_server)
 
 PART(file_flags)
 
+/* Flags of `preadv2` and `pwritev2` that only some kernels know, or none. */
+static const int NEWER[] = {0x20, 0x20 | RWF_APPEND, 0x40, 0x80, 0x100, 0x20 | 0x100, 1 << 20};
+
+static void newer_flags_client(int fd)
+{
+	char byte = 'x', room[COUNT(NEWER)];
+	struct iovec from = {&byte, 1}, to = {room, 1};
+	await_bytes(fd, COUNT(NEWER));
+	for (size_t i = 0; i < COUNT(NEWER); i++) {
+		SHOW(preadv2(fd, &to, 1, -1, NEWER[i]));
+		SHOW(pwritev2(fd, &from, 1, -1, NEWER[i]));
+	}
+	CHECK(write(fd, "yz", 2) == 2);
+	CHECK(shutdown(fd, SHUT_WR) == 0);
+	show_end(fd);
+	/* The signal is blocked where its only sign is that it is pending. */
+	sigset_t pipe, pending;
+	sigemptyset(&pipe);
+	sigaddset(&pipe, SIGPIPE);
+	CHECK(pthread_sigmask(SIG_BLOCK, &pipe, NULL) == 0);
+	SHOW(pwritev2(fd, &from, 1, -1, 0x100));
+	CHECK(sigpending(&pending) == 0);
+	SHOW(sigismember(&pending, SIGPIPE));
+}
+
+static void newer_flags_server(int fd)
+{
+	put_stream(fd, COUNT(NEWER), 1);
+	show_end(fd);
+}
+
 static const struct part PARTS[] = {
 	{"threads", threads_client, threads_server},
 	{"turns", turns_client, turns_server},
@@ -363,6 +394,7 @@ static const struct part PARTS[] = {
 	{"both_write_first", both_write_first_client, both_write_first_server},
 	{"peek_all", peek_all_client, peek_all_server},
 	{"file_flags", file_flags_client, file_flags_server},
+	{"newer_flags", newer_flags_client, newer_flags_server},
 };
 
 int main(int argc, char **argv)

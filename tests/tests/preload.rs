@@ -27,7 +27,7 @@ macro_rules! parts {
 
 parts! {
     transfer: threads turns polled selected dontwait both_write_first peek_all
-        file_flags;
+        file_flags newer_flags;
     flags: between_calls during_receive during_send;
     ends: half_close both_half_close closed_peer late_writer late_writer_killed late_half_close
         killed_by_sigpipe unread linger exit killed blocked_writer shut_read edges state timeouts

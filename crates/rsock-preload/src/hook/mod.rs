@@ -27,6 +27,7 @@ mod passed_fds;
 mod poll;
 mod print;
 mod read;
+mod rw_flags;
 mod seccomp;
 mod select;
 mod sendfile;

@@ -1,5 +1,6 @@
 //! Hooks of `read`, `recv` and the other calls that receive bytes.
 
+use super::rw_flags::message_flags;
 use super::transfer::Stage;
 use super::{alias, call_known, datagram, shortcut, transfer};
 use crate::fdtable::{self, Begun, datagrams};
@@ -50,9 +51,14 @@ pub(crate) unsafe extern "C-unwind" fn preadv2(
     flags: c_int,
 ) -> ssize_t {
     let by_hook = || {
-        let flags = message_flags(flags).filter(|_| offset == -1)?;
-        // SAFETY: a caller of `preadv2` promises `n` entries of writable bytes.
-        call_known(fd, || unsafe { readv_with(fd, iov, n, flags) })
+        if offset != -1 || !fdtable::is_known(fd) {
+            return None;
+        }
+        match message_flags(fd, flags)? {
+            // SAFETY: a caller of `preadv2` promises `n` entries of writable bytes.
+            Ok(flags) => cancel::without_cancel(|| unsafe { readv_with(fd, iov, n, flags) }),
+            Err(e) => Some(errno::fail(e)),
+        }
     };
     // SAFETY: arguments passed on unchanged; a stream fails with ESPIPE at any other offset.
     datagrams::receive(fd, by_hook, || unsafe { next::preadv2(fd, iov, n, offset, flags) })
@@ -293,16 +299,4 @@ unsafe fn readv_with(fd: c_int, iov: *const iovec, n: c_int, flags: c_int) -> Op
         })
     };
     result.unwrap_or_else(|e| Some(errno::fail(e)))
-}
-
-/// The message flags for the flags of `preadv2`, if a stream honours them.
-pub(super) fn message_flags(rwf: c_int) -> Option<c_int> {
-    /// What these ask for concerns files alone.
-    const WITHOUT_MEANING: c_int =
-        libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND;
-    match rwf & !WITHOUT_MEANING {
-        0 => Some(0),
-        libc::RWF_NOWAIT => Some(libc::MSG_DONTWAIT),
-        _ => None,
-    }
 }

@@ -1,6 +1,6 @@
 //! Hooks of `write`, `send` and the other calls that send bytes.
 
-use super::read::message_flags;
+use super::rw_flags::message_flags;
 use super::{alias, call_known, datagram, shortcut, transfer};
 use crate::fdtable::{self, Begun, datagrams};
 use crate::slot::Direction;
@@ -53,11 +53,14 @@ pub(crate) unsafe extern "C-unwind" fn pwritev2(
     offset: off_t,
     flags: c_int,
 ) -> ssize_t {
+    let by_hook = || match message_flags(fd, flags)? {
+        // SAFETY: a caller of `pwritev2` promises `n` entries of readable bytes.
+        Ok(flags) => cancel::without_cancel(|| unsafe { writev_with(fd, iov, n, flags) }),
+        Err(e) => Some(errno::fail(e)),
+    };
     if offset == -1
         && fdtable::is_known(fd)
-        && let Some(flags) = message_flags(flags)
-        // SAFETY: a caller of `pwritev2` promises `n` entries of readable bytes.
-        && let Some(n) = cancel::without_cancel(|| unsafe { writev_with(fd, iov, n, flags) })
+        && let Some(n) = by_hook()
     {
         return n;
     }
