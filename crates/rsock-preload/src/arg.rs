@@ -5,7 +5,7 @@
 //! through shared memory (`rsock_verbs::fault`).
 
 use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t};
-use rsock_verbs::fault;
+use rsock_verbs::{fault, raw};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, SocketAddrV6};
@@ -14,6 +14,8 @@ use std::slice;
 
 /// Most bytes that one call moves (the kernel's `MAX_RW_COUNT`).
 pub(crate) const MAX_LEN: usize = 0x7fff_f000;
+/// Divides the size of every page.
+const PAGE: usize = 4096;
 /// Most entries of a vector.
 const MAX_VECTORS: usize = 1024;
 /// Vectors up to this length cost little stack.
@@ -50,6 +52,26 @@ pub(crate) unsafe fn bytes_mut<'a>(buf: *mut c_void, len: size_t) -> Result<&'a 
         // be uninitialised memory of the program, which is only written.
         (len, false) => Ok(unsafe { slice::from_raw_parts_mut(buf.cast(), len) }),
     }
+}
+
+/// Whether the kernel refuses `len` bytes at `buf` to `read` and `write` for their addresses alone:
+/// before it looks at the file, and before it takes the length for [`MAX_LEN`].
+#[inline(always)]
+pub(crate) fn is_refused(buf: *const c_void, len: size_t) -> bool {
+    len > MAX_LEN && is_beyond_user_space(buf, len)
+}
+
+/// Where user space ends depends on the processor and on the kernel, which is asked: `mincore`
+/// checks the range first, and then fails at the address for its answer.
+#[cold]
+#[inline(never)]
+fn is_beyond_user_space(buf: *const c_void, len: size_t) -> bool {
+    let in_page = buf.addr() % PAGE;
+    let Some(len) = len.checked_add(in_page) else { return true };
+    let page = buf.wrapping_byte_sub(in_page);
+    // SAFETY: reads no memory, and writes none: there is none at the last address.
+    let asked = unsafe { raw::syscall!(libc::SYS_mincore, page, len, usize::MAX) };
+    asked.is_err_and(|e| e.raw_os_error() == Some(libc::ENOMEM))
 }
 
 /// The value at `at`, which the program may have unmapped.

@@ -18,6 +18,9 @@ use std::ptr;
 pub(crate) unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
     // SAFETY: arguments passed on unchanged.
     let kernel = || unsafe { next::read(fd, buf, len) };
+    if arg::is_refused(buf, len) {
+        return kernel();
+    }
     // SAFETY: a caller of `read` promises `len` writable bytes at `buf`.
     let by_hook = || call_known(fd, || unsafe { read_with(fd, buf, len) });
     // SAFETY: as above.

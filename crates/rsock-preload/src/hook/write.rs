@@ -21,6 +21,9 @@ pub(crate) unsafe extern "C-unwind" fn write(
 ) -> ssize_t {
     // SAFETY: arguments passed on unchanged.
     let kernel = || unsafe { next::write(fd, buf, len) };
+    if arg::is_refused(buf, len) {
+        return kernel();
+    }
     // SAFETY: a caller of `write` promises `len` readable bytes at `buf`.
     unsafe { send_by(fd, buf, len, 0, kernel) }
 }
