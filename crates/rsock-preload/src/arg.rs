@@ -4,9 +4,12 @@
 //! address is not noticed here: the kernel reports EFAULT where it copies, and so does a copy
 //! through shared memory (`rsock_verbs::fault`).
 
-use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t};
+mod vector;
+
+pub(crate) use vector::{len_of_slices, with_slices, with_slices_mut};
+
+use libc::{c_int, c_void, size_t, sockaddr, socklen_t};
 use rsock_verbs::{fault, raw};
-use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, SocketAddrV6};
 use std::ptr;
@@ -16,10 +19,6 @@ use std::slice;
 pub(crate) const MAX_LEN: usize = 0x7fff_f000;
 /// Divides the size of every page.
 const PAGE: usize = 4096;
-/// Most entries of a vector.
-const MAX_VECTORS: usize = 1024;
-/// Vectors up to this length cost little stack.
-const FEW: usize = 16;
 
 /// `len` bytes at `buf`.
 ///
@@ -178,155 +177,9 @@ pub(crate) unsafe fn put_address(addr: SocketAddr, at: *mut sockaddr, len: *mut 
     unsafe { len.write_unaligned(socklen_t::try_from(length).unwrap_or(0)) };
 }
 
-/// Calls `f` with the vector at `iov`.
-///
-/// # Errors
-/// `EINVAL`, `EFAULT`; `too_many` for more than 1024 entries; and those of `f`.
-///
-/// # Safety
-/// `iov` is null or valid for reading `n` entries, each null or valid for reading its bytes.
-pub(crate) unsafe fn with_slices<R>(
-    iov: *const iovec,
-    n: usize,
-    too_many: c_int,
-    f: impl FnOnce(&[IoSlice<'_>]) -> R,
-) -> Result<R, c_int> {
-    let f = |clean: &mut [iovec]| {
-        // SAFETY: `IoSlice` is guaranteed to have the layout of `iovec`; `with_vector` made every
-        // entry a valid slice, readable by the caller's promise.
-        f(unsafe { slice::from_raw_parts(clean.as_ptr().cast(), clean.len()) })
-    };
-    // SAFETY: the caller's promise.
-    unsafe { with_vector(iov, n, too_many, f) }
-}
-
-/// As [`with_slices`], to write into.
-///
-/// # Errors
-/// As [`with_slices`].
-///
-/// # Safety
-/// As [`with_slices`], for writing.
-pub(crate) unsafe fn with_slices_mut<R>(
-    iov: *const iovec,
-    n: usize,
-    too_many: c_int,
-    f: impl FnOnce(&mut [IoSliceMut<'_>]) -> R,
-) -> Result<R, c_int> {
-    let f = |clean: &mut [iovec]| {
-        // SAFETY: `IoSliceMut` is guaranteed to have the layout of `iovec`; `with_vector` made
-        // every entry a valid slice, writable by the caller's promise.
-        f(unsafe { slice::from_raw_parts_mut(clean.as_mut_ptr().cast(), clean.len()) })
-    };
-    // SAFETY: the caller's promise.
-    unsafe { with_vector(iov, n, too_many, f) }
-}
-
-/// The number of bytes that the vector at `iov` has room for. Their addresses may be any.
-///
-/// # Errors
-/// As [`with_slices`].
-///
-/// # Safety
-/// `iov` is null or valid for reading `n` entries.
-pub(crate) unsafe fn len_of_slices(
-    iov: *const iovec,
-    n: usize,
-    too_many: c_int,
-) -> Result<usize, c_int> {
-    if n > MAX_VECTORS {
-        return Err(too_many);
-    }
-    (0..n).try_fold(0usize, |all, at| {
-        // SAFETY: an entry, by the caller's promise; integers.
-        let entry = unsafe { load(iov.wrapping_add(at)) }?;
-        Ok(all + len_within(&entry, MAX_LEN - all)?)
-    })
-}
-
-/// The length of an entry, of which the call moves at most `room` bytes.
-fn len_within(entry: &iovec, room: usize) -> Result<usize, c_int> {
-    if isize::try_from(entry.iov_len).is_err() {
-        return Err(libc::EINVAL);
-    }
-    Ok(entry.iov_len.min(room))
-}
-
-/// # Safety
-/// `iov` is null or valid for reading `n` entries.
-unsafe fn with_vector<R>(
-    iov: *const iovec,
-    n: usize,
-    too_many: c_int,
-    f: impl FnOnce(&mut [iovec]) -> R,
-) -> Result<R, c_int> {
-    if n > MAX_VECTORS {
-        return Err(too_many);
-    }
-    if n == 0 {
-        return Ok(f(&mut []));
-    }
-    if iov.is_null() {
-        return Err(libc::EFAULT);
-    }
-    // SAFETY: not null, and readable by the caller's promise.
-    let given = unsafe { slice::from_raw_parts(iov, n) };
-    if n <= FEW { with_copy::<FEW, R>(given, f) } else { with_copy_of_many(given, f) }
-}
-
-#[inline(never)]
-fn with_copy_of_many<R>(given: &[iovec], f: impl FnOnce(&mut [iovec]) -> R) -> Result<R, c_int> {
-    with_copy::<MAX_VECTORS, R>(given, f)
-}
-
-fn with_copy<const N: usize, R>(
-    given: &[iovec],
-    f: impl FnOnce(&mut [iovec]) -> R,
-) -> Result<R, c_int> {
-    let nothing = || ptr::NonNull::<u8>::dangling().as_ptr().cast();
-    let mut copy = [iovec { iov_base: nothing(), iov_len: 0 }; N];
-    let mut room = MAX_LEN;
-    for (to, from) in copy.iter_mut().zip(given) {
-        let len = len_within(from, room)?;
-        room -= len;
-        if len != 0 {
-            if from.iov_base.is_null() {
-                return Err(libc::EFAULT);
-            }
-            *to = iovec { iov_base: from.iov_base, iov_len: len };
-        }
-    }
-    Ok(f(&mut copy[..given.len()]))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn lens(given: &[iovec]) -> Result<Vec<usize>, c_int> {
-        // SAFETY: valid entries; only their lengths are looked at.
-        unsafe {
-            with_slices(given.as_ptr(), given.len(), libc::EMSGSIZE, |bufs| {
-                bufs.iter().map(|b| b.len()).collect()
-            })
-        }
-    }
-
-    #[test]
-    fn null_entries_of_no_length_are_fine_and_others_fault() {
-        let byte = 7u8;
-        let at = ptr::from_ref(&byte).cast_mut().cast();
-        let null = ptr::null_mut();
-        assert_eq!(
-            lens(&[iovec { iov_base: null, iov_len: 0 }, iovec { iov_base: at, iov_len: 1 }]),
-            Ok(vec![0, 1])
-        );
-        assert_eq!(lens(&[iovec { iov_base: null, iov_len: 1 }]), Err(libc::EFAULT));
-        assert_eq!(lens(&[iovec { iov_base: at, iov_len: usize::MAX }]), Err(libc::EINVAL));
-        assert_eq!(lens(&[iovec { iov_base: at, iov_len: 1 }; 1025]), Err(libc::EMSGSIZE));
-        assert_eq!(lens(&[iovec { iov_base: at, iov_len: 1 }; 1024]).map(|v| v.len()), Ok(1024));
-        assert_eq!(lens(&[]), Ok(vec![]));
-    }
 
     #[test]
     fn a_null_buffer_is_fine_only_when_empty() {
