@@ -132,10 +132,128 @@ static void control_client(int fd)
 	tell(fd);
 }
 
+/* A null pointer, or memory that is not there, behind room enough, and alone. */
+static void nowhere_client(int fd)
+{
+	char some[5], *volatile null = NULL;
+	struct iovec with_null[2] = {{some, 5}, {null, 5}}, with_none[2] = {{some, 5}, {(void *)8, 5}};
+	struct msghdr msg = {.msg_iov = with_null, .msg_iovlen = 2};
+	await_bytes(fd, 10);
+	SHOW(recv(fd, null, 5, 0));
+	SHOW(recv(fd, null, 5, MSG_PEEK));
+	SHOW(read(fd, null, 5));
+	SHOW(recv(fd, some, 5, 0));
+	SHOW(readv(fd, with_null, 2));
+	tell(fd);
+	await_bytes(fd, 5);
+	SHOW(recvmsg(fd, &msg, 0));
+	SHOW(recv(fd, null, 5, MSG_DONTWAIT));
+	tell(fd);
+	await_bytes(fd, 5);
+	SHOW(readv(fd, with_none, 2));
+	tell(fd);
+	await_end(fd);
+	SHOW(recv(fd, null, 5, 0));
+	SHOW(read(fd, null, 5));
+}
+
+static void nowhere_server(int fd)
+{
+	put(fd, "0123456789", 10);
+	for (int i = 0; i < 2; i++) {
+		hear(fd);
+		put(fd, "01234", 5);
+	}
+	hear(fd);
+}
+
+/* Addresses, which a stream ignores, but for where they lie and how long they are. */
+static void addresses_client(int fd)
+{
+	struct sockaddr_in some = {.sin_family = AF_INET};
+	struct sockaddr *at = (struct sockaddr *)&some, *nowhere = (struct sockaddr *)8;
+	socklen_t len = (socklen_t)-1;
+	struct iovec piece = {(char *)"x", 1};
+	struct msghdr msg = {.msg_name = nowhere, .msg_namelen = sizeof(some), .msg_iov = &piece, .msg_iovlen = 1};
+	char byte;
+	await_bytes(fd, 10);
+	SHOW(recvfrom(fd, &byte, 1, 0, at, &len));
+	SHOW((int)len);
+	SHOW(recvfrom(fd, &byte, 1, 0, at, (socklen_t *)8));
+	len = sizeof(some);
+	SHOW(recvfrom(fd, &byte, 1, 0, nowhere, &len));
+	SHOW(len);
+	SHOW(sendto(fd, "x", 1, 0, at, (socklen_t)-1));
+	SHOW(sendto(fd, "x", 1, 0, nowhere, sizeof(some)));
+	SHOW(sendmsg(fd, &msg, 0));
+	msg.msg_namelen = 0;
+	SHOW(sendmsg(fd, &msg, 0));
+	SHOW(sendto(fd, "x", 1, 0, nowhere, 0));
+	get(fd, room, 7);
+}
+
+static void addresses_server(int fd)
+{
+	put_stream(fd, 10, 1);
+	show_end(fd);
+}
+
+static void ignore(int number)
+{
+	(void)number;
+}
+
+static pthread_t calling;
+static pid_t caller;
+
+static void *interrupt(void *unused)
+{
+	await_sleep(caller);
+	CHECK(pthread_kill(calling, SIGALRM) == 0);
+	return unused;
+}
+
+/* A receive of nothing waits for bytes, and ends without an error whatever ends the wait. */
+static void nothing_client(int fd)
+{
+	struct sigaction action = {.sa_handler = ignore};
+	struct timeval soon = {0, 20000}, never = {0};
+	struct msghdr msg = {.msg_iovlen = 0};
+	pthread_t helper;
+	char none;
+	CHECK(sigaction(SIGALRM, &action, NULL) == 0);
+	SHOW(recv(fd, &none, 0, MSG_DONTWAIT));
+	CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof(soon)) == 0);
+	SHOW(recv(fd, &none, 0, 0));
+	SHOW(recvmsg(fd, &msg, 0));
+	SHOW(recv(fd, &none, 1, 0));
+	set_nonblocking(fd, 1);
+	SHOW(recv(fd, &none, 0, 0));
+	set_nonblocking(fd, 0);
+	CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &never, sizeof(never)) == 0);
+	caller = gettid();
+	calling = pthread_self();
+	CHECK(pthread_create(&helper, NULL, interrupt, NULL) == 0);
+	SHOW(recv(fd, &none, 0, 0));
+	CHECK(pthread_join(helper, NULL) == 0);
+	tell(fd);
+	SHOW(recv(fd, &none, 0, 0));
+	SHOW(recv(fd, &none, 1, 0));
+}
+
+static void nothing_server(int fd)
+{
+	hear(fd);
+	put(fd, "x", 1);
+}
+
 static const struct part PARTS[] = {
 	{"ranges", ranges_client, idle_server},
 	{"vectors", vectors_client, vectors_server},
 	{"control", control_client, idle_server},
+	{"nowhere", nowhere_client, nowhere_server},
+	{"addresses", addresses_client, addresses_server},
+	{"nothing", nothing_client, nothing_server},
 };
 
 int main(int argc, char **argv)

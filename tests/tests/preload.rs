@@ -33,7 +33,7 @@ parts! {
         killed_by_sigpipe unread linger exit killed blocked_writer shut_read edges state timeouts
         files file_pieces options;
     cancels: first;
-    arguments: ranges vectors control;
+    arguments: ranges vectors control nowhere addresses nothing;
     batches: partial reset unread late limits;
     discards: discards interrupted reset peek_all;
     first_calls: rest_of_send poll_beside_sender select_beside_sender connecting_beside_sender;

@@ -8,7 +8,7 @@ mod vector;
 
 pub(crate) use vector::{len_of_slices, with_slices, with_slices_mut};
 
-use libc::{c_int, c_void, size_t, sockaddr, socklen_t};
+use libc::{c_int, c_void, size_t, sockaddr, sockaddr_storage, socklen_t};
 use rsock_verbs::{fault, raw};
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, SocketAddrV6};
@@ -102,6 +102,24 @@ pub(crate) unsafe fn store<T: Copy>(value: &T, at: *mut T) -> Result<(), c_int> 
     let from = ptr::from_ref(value).cast();
     // SAFETY: the caller's promise, and a whole value.
     let is_there = unsafe { fault::copy(from, at.cast(), size_of::<T>()) };
+    if is_there { Ok(()) } else { Err(libc::EFAULT) }
+}
+
+/// Whether the first `len` bytes of the address at `at` can be read, which a stream ignores.
+///
+/// # Errors
+/// `EFAULT`.
+///
+/// # Safety
+/// `at` is memory of the program, or an address where there is none.
+pub(crate) unsafe fn check_address(at: *const c_void, len: socklen_t) -> Result<(), c_int> {
+    let mut copy = MaybeUninit::<sockaddr_storage>::uninit();
+    let len = (len as usize).min(size_of::<sockaddr_storage>());
+    if at.is_null() || len == 0 {
+        return Ok(());
+    }
+    // SAFETY: the caller's promise, and room for as many bytes.
+    let is_there = unsafe { fault::copy(at.cast(), copy.as_mut_ptr().cast(), len) };
     if is_there { Ok(()) } else { Err(libc::EFAULT) }
 }
 

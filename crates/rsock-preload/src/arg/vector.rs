@@ -198,10 +198,14 @@ fn clean(given: &[iovec], copy: &mut [iovec]) -> Result<(), c_int> {
         room -= len;
         *to = NOTHING;
         if len != 0 {
-            if from.iov_base.is_null() {
+            let is_null = from.iov_base.is_null();
+            if is_null && room + len == MAX_LEN {
                 return Err(libc::EFAULT);
             }
-            *to = iovec { iov_base: from.iov_base, iov_len: len };
+            // Behind other bytes, it matters only if the call comes to it. No memory is at the
+            // address instead, either.
+            let iov_base = if is_null { NOTHING.iov_base } else { from.iov_base };
+            *to = iovec { iov_base, iov_len: len };
         }
     }
     Ok(())
@@ -230,6 +234,10 @@ mod tests {
             Ok(vec![0, 1])
         );
         assert_eq!(lens(&[iovec { iov_base: null, iov_len: 1 }]), Err(libc::EFAULT));
+        assert_eq!(
+            lens(&[iovec { iov_base: at, iov_len: 1 }, iovec { iov_base: null, iov_len: 2 }]),
+            Ok(vec![1, 2])
+        );
         assert_eq!(lens(&[iovec { iov_base: at, iov_len: usize::MAX }]), Err(libc::EINVAL));
         assert_eq!(lens(&[iovec { iov_base: at, iov_len: 1 }; 1025]), Err(libc::EMSGSIZE));
         assert_eq!(lens(&[iovec { iov_base: at, iov_len: 1 }; 1024]).map(|v| v.len()), Ok(1024));

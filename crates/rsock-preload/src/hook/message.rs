@@ -87,6 +87,10 @@ unsafe fn send_one(fd: c_int, msg: *const msghdr, flags: c_int) -> Option<ssize_
     if !msg.msg_name.is_null() && msg.msg_namelen.cast_signed() < 0 {
         return Some(errno::fail(libc::EINVAL));
     }
+    // SAFETY: memory of the program.
+    if let Err(e) = unsafe { arg::check_address(msg.msg_name, msg.msg_namelen) } {
+        return Some(errno::fail(e));
+    }
     // SAFETY: the vector of a valid message.
     let result = unsafe {
         arg::with_slices(msg.msg_iov, msg.msg_iovlen, libc::EMSGSIZE, |bufs| {

@@ -109,12 +109,12 @@ pub(crate) unsafe extern "C-unwind" fn recvfrom(
         }
         // SAFETY: a caller of `recvfrom` promises `len` writable bytes at `buf`.
         let n = call_known(fd, || unsafe { recv_with(fd, buf, len, flags) })?;
-        if n >= 0 && !addr.is_null() {
-            if addr_len.is_null() {
-                return Some(errno::fail(libc::EFAULT));
-            }
-            // SAFETY: not null, and writable by the promise of a caller that gives an address.
-            unsafe { *addr_len = 0 };
+        if n >= 0
+            && !addr.is_null()
+            // SAFETY: memory of the program, or an address where there is none.
+            && let Err(e) = unsafe { store_no_address(addr_len) }
+        {
+            return Some(errno::fail(e));
         }
         Some(n)
     };
@@ -192,6 +192,20 @@ alias! {
         -> ssize_t;
 }
 
+/// Stores the length of no address. As the kernel does it, after the bytes were received.
+///
+/// # Safety
+/// `len` is memory of the program that the call is to write, or an address where there is none.
+unsafe fn store_no_address(len: *mut socklen_t) -> Result<(), c_int> {
+    // SAFETY: the caller's promise; an integer.
+    let room = unsafe { arg::load(len) }?;
+    if room.cast_signed() < 0 {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { arg::store(&0, len) }
+}
+
 /// Receives by the shortcut of streams or of datagrams, by `by_hook`, or by `kernel`. A frame of
 /// this function has nothing to drop.
 ///
@@ -239,7 +253,7 @@ unsafe fn recv_with(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> O
             Ok(room) => {
                 transfer::recv(handle, fd, &mut [IoSliceMut::new(room)], flags, Stage::Beginning)
             }
-            Err(e) => Some(errno::fail(e)),
+            Err(_) => transfer::recv_nowhere(handle, fd, flags),
         },
         Begun::Kernel => None,
         // SAFETY: the caller's promise.
@@ -277,7 +291,10 @@ unsafe fn recv_otherwise(
     // SAFETY: the caller's promise.
     match unsafe { arg::bytes_mut(buf, len) } {
         Ok(room) => transfer::recv_any(fd, &mut [IoSliceMut::new(room)], flags),
-        Err(e) => Some(errno::fail(e)),
+        Err(_) => {
+            let handle = fdtable::begin_call(fd, Direction::Recv)?;
+            transfer::recv_nowhere(handle, fd, flags)
+        }
     }
 }
 

@@ -38,8 +38,8 @@ pub(super) fn message_flags(fd: c_int, rwf: c_int) -> Option<Result<c_int, c_int
     )
 }
 
-/// Whether this kernel accepts `rwf` on a socket: tried on another one, since it accepts a flag only
-/// when it moves a byte.
+/// Whether this kernel accepts `rwf` on a socket. It looks at flags only where it moves a byte, so
+/// another socket is used.
 #[cold]
 fn ask_kernel(rwf: c_int) -> io::Result<()> {
     let (at, _peer) =

@@ -256,6 +256,22 @@ fn discard_pieces(
     Some(Ok(done))
 }
 
+/// Receives to a null pointer: that is noticed only once there is something to receive.
+#[cold]
+pub(super) fn recv_nowhere(handle: Handle, fd: c_int, flags: c_int) -> Option<ssize_t> {
+    if flags & FOR_KERNEL != 0 {
+        return recv(handle, fd, &mut [], flags, Stage::Beginning);
+    }
+    let (stream, descriptor) = (handle.stream(), handle.descriptor());
+    let flags = flags & !libc::MSG_WAITALL;
+    let found = call_stream(&handle, fd, flags, |flags| stream.peek_len(descriptor, 1, flags))?;
+    drop(handle);
+    Some(match found {
+        Ok(1) => errno::fail(libc::EFAULT),
+        result => errno::ret_len(result),
+    })
+}
+
 /// Errors that the adopted socket itself cannot have.
 fn is_suspect(error: c_int) -> bool {
     matches!(error, libc::ENOTSOCK | libc::EBADF | libc::ENOTCONN | libc::EOPNOTSUPP)

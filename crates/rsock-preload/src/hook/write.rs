@@ -219,6 +219,10 @@ unsafe fn sendto_with(
         return unsafe { datagram::send_bytes(fd, buf, len, flags, addr, addr_len) };
     }
     // SAFETY: the caller's promise.
+    if let Err(e) = unsafe { arg::check_address(addr.cast(), addr_len) } {
+        return Some(errno::fail(e));
+    }
+    // SAFETY: the caller's promise.
     unsafe { send_with(fd, buf, len, flags) }
 }
 

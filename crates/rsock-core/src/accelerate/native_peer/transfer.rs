@@ -12,7 +12,7 @@ use crate::accelerate::receive::{
 };
 use crate::accelerate::send::{self, PIECES, Sends, WhenFull, park_for_room, send};
 use crate::accelerate::state::{FLAG_BROKEN, FLAG_EPOLL_PROXY, FLAG_RX_SHUT};
-use crate::accelerate::tcp_socket::{kernel_recv, kernel_send};
+use crate::accelerate::tcp_socket::{is_nonblocking, kernel_recv, kernel_send};
 use crate::accelerate::time_limit::at_most;
 use crate::closing::{Call, Descriptor};
 use crate::engine::{Interest, RecvError, SendError};
@@ -78,7 +78,10 @@ impl NativeStream {
             return Ok(kernel_recv(descriptor.named(), bufs, flags)?);
         }
         if total == 0 {
-            return receive_nothing(flags, |bufs, look| self.recv_by(descriptor, bufs, look));
+            let is_nonblocking = || is_nonblocking(descriptor.named());
+            return receive_nothing(flags, is_nonblocking, |bufs, look| {
+                self.recv_by(descriptor, bufs, look)
+            });
         }
         let call = Call::begin(self.closings(), descriptor);
         receive(&self.usable()?, &call, bufs, total, flags, 0)

@@ -1,11 +1,13 @@
 //! The receiving direction.
 
 mod call_loop;
+mod parts;
 mod read;
 mod shortcut;
 mod wait;
 
 pub(super) use call_loop::{Receives, receive};
+pub(super) use parts::receive_nothing;
 pub(super) use wait::{RingWait, Woken, sleep_for_more, sleep_with_bell};
 
 use crate::accelerate::ask::Subject;
@@ -13,7 +15,7 @@ use crate::accelerate::kernel_only_waiter::KernelOnlyWaiter;
 use crate::accelerate::kernel_spin::recv_before_sleep;
 use crate::accelerate::path::Path;
 use crate::accelerate::state::{FLAG_BROKEN, FLAG_RESET, FLAG_RX_PLAIN, Receiving};
-use crate::accelerate::tcp_socket::{has_ended, kernel_recv, must_stop, tcp_goes_on};
+use crate::accelerate::tcp_socket::{has_ended, kernel_recv};
 use crate::accelerate::wait_settings::WaitSettings;
 use crate::accelerate::{AcceleratedStream, is_search_call};
 use crate::closing::{Call, Descriptor};
@@ -46,16 +48,6 @@ pub(super) enum Blocked<'a> {
     Stop,
     /// It failed.
     Error(io::Error),
-}
-
-/// A receive of zero bytes by `receive`: waits for a byte or the end, as on TCP, and takes nothing.
-pub(super) fn receive_nothing(
-    flags: RecvFlags,
-    receive: impl FnOnce(&mut [IoSliceMut<'_>], RecvFlags) -> io::Result<usize>,
-) -> io::Result<usize> {
-    let mut byte = [0];
-    let look = RecvFlags::PEEK | (flags & RecvFlags::DONTWAIT);
-    receive(&mut [IoSliceMut::new(&mut byte)], look).map(|_| 0)
 }
 
 impl AcceleratedStream {
@@ -118,76 +110,16 @@ impl AcceleratedStream {
             if self.is_at_mark(descriptor.named()) {
                 return Ok(0);
             }
-            return receive_nothing(flags, |bufs, look| self.recv_by(descriptor, bufs, look));
+            let is_nonblocking = || self.may_not_wait(descriptor.named(), Direction::Recv);
+            return receive_nothing(flags, is_nonblocking, |bufs, look| {
+                self.recv_by(descriptor, bufs, look)
+            });
         }
         let call = Call::begin(&self.closings, descriptor);
         if let Some(done) = self.early_recv(&call, bufs, flags) {
             return done;
         }
         receive(self, &call, bufs, total, flags, 0)
-    }
-
-    /// Goes on with a receiving call that has received something: as [`Self::recv_by`], but an
-    /// error before which TCP would have ended the call is left for the next one.
-    ///
-    /// # Errors
-    /// As [`Self::recv_by`]; `EAGAIN` where TCP would have ended the call.
-    pub fn recv_on(
-        &self,
-        descriptor: Descriptor<'_>,
-        bufs: &mut [IoSliceMut<'_>],
-        flags: RecvFlags,
-    ) -> io::Result<usize> {
-        let total: usize = bufs.iter().map(|b| b.len()).sum();
-        if total == 0 {
-            return receive_nothing(flags, |bufs, look| self.recv_on(descriptor, bufs, look));
-        }
-        if self.call_stops.is_replaced() {
-            let fd = descriptor.named();
-            if must_stop(fd) {
-                return Err(Errno::AGAIN.into());
-            }
-            return Ok(kernel_recv(fd, bufs, flags)?);
-        }
-        let call = Call::begin(&self.closings, descriptor);
-        receive(self, &call, bufs, total, flags, 1)
-    }
-
-    /// The number of bytes, up to `len`, that a peek finds (`MSG_PEEK | MSG_TRUNC`); `MSG_WAITALL`
-    /// waits for all. `len` is not zero.
-    ///
-    /// # Errors
-    /// As [`Self::recv_by`].
-    pub fn peek_len(
-        &self,
-        descriptor: Descriptor<'_>,
-        len: usize,
-        flags: RecvFlags,
-    ) -> io::Result<usize> {
-        let flags = flags | RecvFlags::PEEK | RecvFlags::TRUNC;
-        let (mut byte, call) = ([0], Call::begin(&self.closings, descriptor));
-        let bufs = &mut [IoSliceMut::new(&mut byte)];
-        if self.call_stops.is_replaced() {
-            return Ok(kernel_recv(descriptor.named(), bufs, flags)?);
-        }
-        receive(self, &call, bufs, len, flags, 0)
-    }
-
-    /// Continues a receiving call that has received something: receives, without waiting, what the
-    /// same call would still receive. Returns zero where TCP would have ended the call.
-    #[must_use]
-    pub fn recv_more(&self, descriptor: Descriptor<'_>, bufs: &mut [IoSliceMut<'_>]) -> usize {
-        let fd = descriptor.named();
-        if self.is_served_by_kernel(FLAG_RX_PLAIN) {
-            let more = tcp_goes_on(fd).then(|| kernel_recv(fd, bufs, RecvFlags::DONTWAIT));
-            return more.and_then(Result::ok).unwrap_or(0);
-        }
-        // Asked first, as an error would be lost.
-        if !self.bytes_readable(fd).is_ok_and(|n| n != 0) {
-            return 0;
-        }
-        let call = Call::begin(&self.closings, descriptor);
-        self.try_recv(&call, bufs, RecvFlags::DONTWAIT, 1).unwrap_or(0)
     }
 
     /// The first calls of a connection, before it searches for its peer: the kernel alone, as

@@ -56,10 +56,10 @@ pub(in crate::hook) unsafe fn recv_at_once(
     // SAFETY: the caller's promise.
     let room = unsafe { arg::bytes_mut(buf, len) }.ok().filter(|room| !room.is_empty())?;
     let mut room = IoSliceMut::new(room);
-    // SAFETY: the caller's promise.
-    let wants_source = unsafe { arg::room_for_source(from, from_len) }?.is_some();
     let may_spin = flags & libc::MSG_DONTWAIT == 0;
     call(fd, Direction::Recv, flags, |udp| {
+        // SAFETY: the caller's promise.
+        let wants_source = unsafe { arg::room_for_source(from, from_len) }?.is_some();
         udp.recv_at_once(&mut room, may_spin, |source| {
             if wants_source {
                 // SAFETY: neither is null, and the rest is the caller's promise.
