@@ -88,6 +88,7 @@ const UNSAFE_HERE: &[&str] = &[
     "crates/rsock-cm/src/rdma/",
     // Registered and shared memory.
     "crates/rsock-verbs/src/clock.rs",
+    "crates/rsock-verbs/src/cpu_cache.rs",
     "crates/rsock-verbs/src/copy.rs",
     "crates/rsock-verbs/src/cred.rs",
     "crates/rsock-verbs/src/device.rs",

@@ -4,6 +4,7 @@ pub mod clock;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 mod copy;
+pub mod cpu_cache;
 pub mod cred;
 mod datagram;
 mod device;
