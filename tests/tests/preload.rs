@@ -61,8 +61,9 @@ parts! {
         fork_changes fork_nested fork_beside_waits child_polls child_polls_at_once child_closes
         child_closes_set polled_first ppolled_first selected_first selected_first_most
         pselected_first fork_beside_wait fork_beside_poll pass_beside_wait pass_beside_poll;
-    descriptors: dup replace reuse raw_close raw_close_idle close_range limited limited_few fork_server bare_fork
-        clone clone_number clone3_number fork_both prefork vfork vfork_epoll exec exec_unread
+    descriptors: dup replace reuse raw_close raw_close_idle close_range limited limited_few
+        fork_server bare_fork clone clone_number clone3_number fork_both prefork vfork vfork_epoll
+        exec exec_unread
         exec_child exec_vfork spawn exec_system exec_self exec_late exec_half_close exec_killed
         exec_reset exec_fails exec_leak spawn_number vfork_number vfork_chosen system_number
         vfork_leak system_leak stdio stdio_unread stdin_unread stdio_full stdio_idle stdio_stopped

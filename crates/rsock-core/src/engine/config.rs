@@ -67,12 +67,12 @@ impl Config {
     /// 32 KiB: 0.71, 0.66, 0.75; of 512 KiB: 1.20, 1.37, 1.30. With two buffers of 256 KiB or three
     /// it is about the same as with four.
     ///
-    /// PERF: that CPU has a second-level cache of 512 KiB. Bytes that the writer's cache still holds
-    /// reach the reader at a third of the speed of bytes that have left it for the shared cache, so
-    /// the buffers must be more than it holds. On a Zen 4 with 1 MiB three buffers of 512 KiB had
-    /// 170 to 220 Gbit/s where three of 256 KiB had 95 to 115 (netperf, 16 KiB to 1 MiB, ten runs by
-    /// turns); three of 1 MiB had 170 to 230, but nginx with bodies of 1 MiB on eight connections
-    /// had 0.82 of its rate.
+    /// PERF: that CPU has a second-level cache of 512 KiB. Bytes that the writer's cache still
+    /// holds reach the reader at a third of the speed of bytes that have left it for the shared
+    /// cache, so the buffers must be more than it holds. On a Zen 4 with 1 MiB three buffers of 512
+    /// KiB had 170 to 220 Gbit/s where three of 256 KiB had 95 to 115 (netperf, 16 KiB to 1 MiB,
+    /// runs by turns); three of 1 MiB had 170 to 230, but nginx with bodies of 1 MiB on eight
+    /// connections had 0.82 of its rate.
     #[must_use]
     pub fn on_one_host(&self) -> Self {
         let has_large_cache = cpu_cache::second_level().is_some_and(|len| len >= 1 << 20);

@@ -1,7 +1,7 @@
-//! Hooks of `dlopen` and `dlmopen`, for libraries that call libc's functions past the hooks: one that
-//! is loaded with `RTLD_DEEPBIND` finds libc's symbols before those of this library, and one in a
-//! namespace of its own has another libc. Such a library may wait for, or read, a stream that other
-//! code of the process made, so the process stays on TCP from then on.
+//! Hooks of `dlopen` and `dlmopen`, for libraries that call libc's functions past the hooks: one
+//! that is loaded with `RTLD_DEEPBIND` finds libc's symbols before those of this library, and one
+//! in a namespace of its own has another libc. Such a library may wait for, or read, a stream that
+//! other code of the process made, so the process stays on TCP from then on.
 //!
 //! libc decides by the address of its caller where it searches for the library, so the hooks are
 //! [`detour`]s.

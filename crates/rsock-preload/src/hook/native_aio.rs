@@ -1,5 +1,5 @@
-//! The kernel's asynchronous I/O (`io_submit(2)`), by `syscall` and by libaio's function: the kernel
-//! itself reads, writes and polls. The stream leaves the ring before.
+//! The kernel's asynchronous I/O (`io_submit(2)`), by `syscall` and by libaio's function: the
+//! kernel itself reads, writes and polls. The stream leaves the ring before.
 //!
 //! libaio makes its system call by an instruction of its own. Programs that are linked with the
 //! shared library call this function by name.
