@@ -33,6 +33,7 @@ mod guard;
 mod handoff;
 mod hook;
 mod log;
+mod mapped;
 mod native_peer;
 mod next;
 mod options;

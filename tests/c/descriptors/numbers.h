@@ -128,15 +128,21 @@ static void raw_close_client(int fd)
 	exchange(again, again, 300000, 2);
 }
 
+/* So many questions that the stream leaves TCP. */
+static void ask_often(int fd)
+{
+	for (uint64_t i = 0; i < 40; i++) {
+		put_stream(fd, 1000, i);
+		get_stream(fd, 1000, i);
+	}
+}
+
 /* The same while the peer neither sends nor closes: a read waits for the file that has the number now. */
 static void raw_close_idle_client(int fd)
 {
 	char got[3] = "";
 	int ends[2];
-	for (uint64_t i = 0; i < 40; i++) {
-		put_stream(fd, 1000, i);
-		get_stream(fd, 1000, i);
-	}
+	ask_often(fd);
 	for (int is_pair = 0; is_pair < 2; is_pair++) {
 		CHECK(bare_syscall(SYS_close, fd, 0, 0, 0, 0, 0) == 0);
 		CHECK((is_pair ? socketpair(AF_UNIX, SOCK_STREAM, 0, ends) : pipe(ends)) == 0);
@@ -147,10 +153,7 @@ static void raw_close_idle_client(int fd)
 		close(ends[0]);
 		close(ends[1]);
 		fd = connect_to_server();
-		for (uint64_t i = 0; i < 40; i++) {
-			put_stream(fd, 1000, i);
-			get_stream(fd, 1000, i);
-		}
+		ask_often(fd);
 	}
 }
 

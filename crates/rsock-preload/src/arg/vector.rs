@@ -1,11 +1,10 @@
 //! Vectors of buffers, as `readv` and `sendmsg` take them.
 
 use super::{MAX_LEN, load};
+use crate::mapped::Mapped;
 use libc::{c_int, iovec};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::io::{IoSlice, IoSliceMut};
-use std::ops::{Deref, DerefMut};
 use std::{ptr, slice};
 
 /// Most entries of a vector.
@@ -132,56 +131,16 @@ fn with_copy<const N: usize, R>(
     Ok(f(copy))
 }
 
-/// As [`with_copy`], with memory that the kernel gives: a thread may have a stack of 16 KiB, and a
-/// signal handler must not allocate.
+/// As [`with_copy`], with memory of the call's own.
 #[cold]
 #[inline(never)]
 fn with_mapped_copy<R>(given: &[iovec], f: impl FnOnce(&mut [iovec]) -> R) -> Result<R, c_int> {
-    let mut copy = Mapped::new(given.len())?;
-    clean(given, &mut copy)?;
-    Ok(f(&mut copy))
-}
-
-/// Entries in memory of their own.
-struct Mapped {
-    at: *mut iovec,
-    n: usize,
-}
-
-impl Mapped {
-    /// # Errors
-    /// `ENOMEM`.
-    fn new(n: usize) -> Result<Self, c_int> {
-        let (none, flags) = (ptr::null_mut(), MapFlags::PRIVATE | MapFlags::POPULATE);
-        // SAFETY: a fresh mapping at an address of the kernel's choice replaces no other.
-        let at = unsafe {
-            mmap_anonymous(none, n * size_of::<iovec>(), ProtFlags::READ | ProtFlags::WRITE, flags)
-        };
-        Ok(Self { at: at.map_err(Errno::raw_os_error)?.cast(), n })
-    }
-}
-
-impl Deref for Mapped {
-    type Target = [iovec];
-
-    fn deref(&self) -> &[iovec] {
-        // SAFETY: as many entries, of which zeroes are a value, and which this value owns.
-        unsafe { slice::from_raw_parts(self.at, self.n) }
-    }
-}
-
-impl DerefMut for Mapped {
-    fn deref_mut(&mut self) -> &mut [iovec] {
-        // SAFETY: as for `deref`, and borrowed once.
-        unsafe { slice::from_raw_parts_mut(self.at, self.n) }
-    }
-}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and used by nothing else.
-        let _ = unsafe { munmap(self.at.cast(), self.n * size_of::<iovec>()) };
-    }
+    let mut memory = Mapped::new(size_of_val(given)).map_err(Errno::raw_os_error)?;
+    let at = memory.as_mut_ptr().cast();
+    // SAFETY: bytes for as many entries, of which zeroes are a value, and aligned to a page.
+    let copy = unsafe { slice::from_raw_parts_mut(at, given.len()) };
+    clean(given, copy)?;
+    Ok(f(copy))
 }
 
 /// An entry without bytes.

@@ -102,12 +102,16 @@ fn hand_off_meant(
 /// # Errors
 /// As [`before_exec`].
 pub(crate) fn before_unhooked_use(fd: RawFd, need: Need, why: FallbackReason) -> Result<(), c_int> {
-    fdtable::pin(fd, why);
-    let Some(handle) = fdtable::find(fd, Direction::Recv) else { return Ok(()) };
-    if handle.is_same_socket() != Some(true) || vfork::is_child() {
-        return Ok(());
-    }
+    let Some(handle) = pinned_stream(fd, why) else { return Ok(()) };
     hand_off(handle, fd, need, why, Claim::Certain, LocalUse::Continues)
+}
+
+/// Pins the stream of `fd`, or the stream that a candidate becomes. Returns it if this process can
+/// hand it off.
+fn pinned_stream(fd: RawFd, why: FallbackReason) -> Option<Handle> {
+    fdtable::pin(fd, why);
+    let handle = fdtable::find(fd, Direction::Recv)?;
+    (handle.is_same_socket() == Some(true) && !vfork::is_child()).then_some(handle)
 }
 
 /// Hands off the stream of `fd` before the program uses a feature of the kernel's socket that it
@@ -118,11 +122,7 @@ pub(crate) fn before_unhooked_use(fd: RawFd, need: Need, why: FallbackReason) ->
 /// As [`before_exec`]; `EAGAIN` where bytes of a connection between hosts may still come on its
 /// device, and `ENOPROTOOPT` of a stream without TCP.
 pub(crate) fn before_kernel_feature(fd: RawFd, why: FallbackReason) -> Result<(), c_int> {
-    fdtable::pin(fd, why);
-    let Some(handle) = fdtable::find(fd, Direction::Recv) else { return Ok(()) };
-    if handle.is_same_socket() != Some(true) || vfork::is_child() {
-        return Ok(());
-    }
+    let Some(handle) = pinned_stream(fd, why) else { return Ok(()) };
     if handle.stream().is_native() {
         return Err(libc::ENOPROTOOPT);
     }

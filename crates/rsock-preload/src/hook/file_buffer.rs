@@ -2,10 +2,9 @@
 //!
 //! None lies on the stack: a thread of `PTHREAD_STACK_MIN` has 16 KiB in all.
 
+use crate::mapped::Mapped;
 use rsock_verbs::mutex::try_lock;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::io;
-use std::ptr::{self, NonNull};
 use std::sync::Mutex;
 
 /// Bytes of a buffer. PERF: `iperf3 -Z` sent at 1.69 of kernel TCP, and at 1.11 through 16 KiB
@@ -33,33 +32,7 @@ static SHARED: [Mutex<Buffer>; N_SHARED] = [const { Mutex::new(Buffer([0; LEN]))
 pub(super) fn with_buffer<T>(f: impl FnOnce(&mut [u8]) -> io::Result<T>) -> io::Result<T> {
     match SHARED.iter().find_map(try_lock) {
         Some(mut shared) => f(&mut shared.0),
-        None => f(Mapped::new()?.bytes()),
-    }
-}
-
-/// A buffer of its own for one call. PERF: to map and unmap it costs some microseconds, and only
-/// the pages that the call uses take memory.
-struct Mapped(NonNull<u8>);
-
-impl Mapped {
-    fn new() -> io::Result<Self> {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice replaces no other.
-        let at = unsafe { mmap_anonymous(ptr::null_mut(), LEN, access, MapFlags::PRIVATE) }?;
-        // INVARIANT: `LEN` bytes are mapped there until `drop`.
-        NonNull::new(at.cast()).map(Self).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
-    }
-
-    fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: mapped, zeroed by the kernel, and borrowed as `self` is.
-        unsafe { std::slice::from_raw_parts_mut(self.0.as_ptr(), LEN) }
-    }
-}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `new` with this length, and no borrow of it is left.
-        let _ = unsafe { munmap(self.0.as_ptr().cast(), LEN) };
+        None => f(&mut Mapped::new(LEN)?),
     }
 }
 
@@ -76,6 +49,7 @@ pub(super) fn place_in_page(start: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ptr;
 
     /// The addresses of `depth` buffers that are in use at the same time.
     fn addresses(depth: usize) -> Vec<usize> {

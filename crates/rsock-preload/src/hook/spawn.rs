@@ -33,84 +33,38 @@ pub(crate) unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(
     unsafe { next::posix_spawn_file_actions_adddup2(actions, fd, new) }
 }
 
-/// As `posix_spawn(3)`.
-///
-/// # Safety
-/// As `posix_spawn(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C-unwind" fn posix_spawn(
-    pid: *mut pid_t,
-    path: *const c_char,
-    actions: *const posix_spawn_file_actions_t,
-    attributes: *const posix_spawnattr_t,
-    argv: *const *mut c_char,
-    envp: *const *mut c_char,
-) -> c_int {
-    if let Err(e) = handoff::before_spawn() {
-        return e;
-    }
-    // SAFETY: arguments passed on unchanged.
-    unsafe { next::posix_spawn(pid, path, actions, attributes, argv, envp) }
+/// Declares hooks of functions that start a program beside this one. They return the error.
+macro_rules! hooks {
+    ($($name:ident ($started:ident: *mut $number:ty);)*) => {
+        $(
+            /// As the function of libc of that name.
+            ///
+            /// # Safety
+            /// As the function of libc.
+            #[cfg_attr(not(test), unsafe(no_mangle))]
+            pub(crate) unsafe extern "C-unwind" fn $name(
+                $started: *mut $number,
+                program: *const c_char,
+                actions: *const posix_spawn_file_actions_t,
+                attributes: *const posix_spawnattr_t,
+                argv: *const *mut c_char,
+                envp: *const *mut c_char,
+            ) -> c_int {
+                if let Err(e) = handoff::before_spawn() {
+                    return e;
+                }
+                // SAFETY: arguments passed on unchanged.
+                unsafe { next::$name($started, program, actions, attributes, argv, envp) }
+            }
+        )*
+    };
 }
 
-/// As `posix_spawnp(3)`.
-///
-/// # Safety
-/// As `posix_spawnp(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C-unwind" fn posix_spawnp(
-    pid: *mut pid_t,
-    file: *const c_char,
-    actions: *const posix_spawn_file_actions_t,
-    attributes: *const posix_spawnattr_t,
-    argv: *const *mut c_char,
-    envp: *const *mut c_char,
-) -> c_int {
-    if let Err(e) = handoff::before_spawn() {
-        return e;
-    }
-    // SAFETY: arguments passed on unchanged.
-    unsafe { next::posix_spawnp(pid, file, actions, attributes, argv, envp) }
-}
-
-/// As `pidfd_spawn(3)` of libc 2.39.
-///
-/// # Safety
-/// As `pidfd_spawn(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C-unwind" fn pidfd_spawn(
-    pidfd: *mut c_int,
-    path: *const c_char,
-    actions: *const posix_spawn_file_actions_t,
-    attributes: *const posix_spawnattr_t,
-    argv: *const *mut c_char,
-    envp: *const *mut c_char,
-) -> c_int {
-    if let Err(e) = handoff::before_spawn() {
-        return e;
-    }
-    // SAFETY: arguments passed on unchanged.
-    unsafe { next::pidfd_spawn(pidfd, path, actions, attributes, argv, envp) }
-}
-
-/// As `pidfd_spawnp(3)` of libc 2.39.
-///
-/// # Safety
-/// As `pidfd_spawnp(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C-unwind" fn pidfd_spawnp(
-    pidfd: *mut c_int,
-    file: *const c_char,
-    actions: *const posix_spawn_file_actions_t,
-    attributes: *const posix_spawnattr_t,
-    argv: *const *mut c_char,
-    envp: *const *mut c_char,
-) -> c_int {
-    if let Err(e) = handoff::before_spawn() {
-        return e;
-    }
-    // SAFETY: arguments passed on unchanged.
-    unsafe { next::pidfd_spawnp(pidfd, file, actions, attributes, argv, envp) }
+hooks! {
+    posix_spawn(pid: *mut pid_t);
+    posix_spawnp(pid: *mut pid_t);
+    pidfd_spawn(pidfd: *mut c_int);
+    pidfd_spawnp(pidfd: *mut c_int);
 }
 
 /// As `system(3)`.
