@@ -79,6 +79,40 @@ static void addresses(void)
 	FAILS(rclose(a), EBADF);
 }
 
+/* A sender, and where it sends to. */
+struct later {
+	int fd;
+	struct sockaddr_in to;
+};
+
+/* Sends when the other thread is likely to sleep. */
+static void *send_later(void *arg)
+{
+	struct later *later = arg;
+
+	usleep(50000);
+	CHECK(rsendto(later->fd, "x", 1, 0, SOCKADDR(later->to), sizeof(later->to)) == 1);
+	return NULL;
+}
+
+/* POLLRDNORM alone asks for input too. */
+static void waiting_for_normal_data(void)
+{
+	struct sockaddr_in at_a = loopback(0), at_b = loopback(0);
+	int a = bound(&at_a), b = bound(&at_b), i;
+	struct later later = { a, at_b };
+	struct pollfd p = { b, POLLRDNORM, 0 };
+	pthread_t thread;
+
+	for (i = 0; i < 3; i++) {
+		CHECK(pthread_create(&thread, NULL, send_later, &later) == 0);
+		CHECK(rpoll(&p, 1, -1) == 1 && p.revents == POLLRDNORM);
+		CHECK(rrecv(b, buf, 9, 0) == 1);
+		CHECK(pthread_join(thread, NULL) == 0);
+	}
+	CHECK(rclose(a) == 0 && rclose(b) == 0);
+}
+
 static void waiting(void)
 {
 	struct sockaddr_in at_a = loopback(0), at_b = loopback(0);
@@ -226,6 +260,7 @@ int main(void)
 {
 	addresses();
 	waiting();
+	waiting_for_normal_data();
 	options();
 	processes();
 	forks();

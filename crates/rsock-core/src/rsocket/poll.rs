@@ -41,6 +41,9 @@ pub struct PollEntry<'a> {
 /// that would have ended the sleep.
 const CONNECT_SLEEP: Duration = Duration::from_millis(20);
 
+/// What a program asks for that waits for datagrams.
+const INPUT: PollFlags = PollFlags::IN.union(PollFlags::RDNORM);
+
 /// As `ppoll(2)`: waits until an entry has an event, for `timeout` at most (`None`: without end),
 /// with `sigmask` in force while it sleeps. Returns how many entries have events.
 ///
@@ -153,12 +156,11 @@ fn spin(entries: &[PollEntry<'_>], marks: &[u32]) -> bool {
     let [entry] = entries else { return false };
     let socket = match entry.source {
         Source::Socket(socket) => socket,
-        Source::Datagram(socket) => return entry.events.contains(PollFlags::IN) && socket.spin(),
+        Source::Datagram(socket) => return entry.events.intersects(INPUT) && socket.spin(),
         Source::Fd(_) => return false,
     };
     let Some(connection) = socket.connection() else { return false };
-    let interest =
-        if entry.events.contains(PollFlags::IN) { Interest::Read } else { Interest::Write };
+    let interest = if entry.events.intersects(INPUT) { Interest::Read } else { Interest::Write };
     connection.spin(interest, marks[0])
 }
 
@@ -173,7 +175,7 @@ fn sleep(
     let datagrams: Vec<_> = entries
         .iter()
         .filter_map(|entry| match entry.source {
-            Source::Datagram(socket) if entry.events.contains(PollFlags::IN) => Some(socket),
+            Source::Datagram(socket) if entry.events.intersects(INPUT) => Some(socket),
             _ => None,
         })
         .collect();
@@ -214,7 +216,7 @@ fn sleep_on_streams(
         match entry.source {
             Source::Fd(fd) => fds.push(raw(fd, entry.events)),
             Source::Datagram(socket) => {
-                if entry.events.contains(PollFlags::IN) {
+                if entry.events.intersects(INPUT) {
                     let limit = socket.poll_entries(&mut fds);
                     until = [until, limit].into_iter().flatten().min();
                 }
