@@ -30,6 +30,26 @@ pub(crate) fn the_first_datagram_arrives_once_before_the_peers_have_found_each_o
     });
 }
 
+/// Packets of no peer, more than one look at the UDP socket takes, lie before the datagram.
+pub(crate) fn a_datagram_behind_many_foreign_packets_makes_the_socket_readable() {
+    in_both(|| async {
+        let ((a, at_a), (b, at_b)) = (bound(any()).await, bound(any()).await);
+        let foreign = std::net::UdpSocket::bind(any()).expect("a socket");
+        for _ in 0..150 {
+            foreign.send_to(b"junk", at_b).expect("send");
+        }
+        a.send_to(b"first", at_b).await.expect("send");
+        let mut word = [0; 16];
+        loop {
+            b.readable().await.expect("readable");
+            match b.try_recv_from(&mut word) {
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                received => break assert_eq!(received.expect("receive"), (5, at_a)),
+            }
+        }
+    });
+}
+
 /// Whichever task is woken, every task gets datagrams.
 pub(crate) fn tasks_that_share_a_socket_all_receive_datagrams() {
     const EACH: u32 = 200;
