@@ -54,10 +54,11 @@ pub(crate) unsafe fn bytes_mut<'a>(buf: *mut c_void, len: size_t) -> Result<&'a 
 }
 
 /// Whether the kernel refuses `len` bytes at `buf` to `read` and `write` for their addresses alone:
-/// before it looks at the file, and before it takes the length for [`MAX_LEN`].
+/// before it looks at the file, and before it takes the length for [`MAX_LEN`]. Asked only where
+/// `is_known` says that a hook may make the call.
 #[inline(always)]
-pub(crate) fn is_refused(buf: *const c_void, len: size_t) -> bool {
-    len > MAX_LEN && is_beyond_user_space(buf, len)
+pub(crate) fn is_refused(buf: *const c_void, len: size_t, is_known: impl FnOnce() -> bool) -> bool {
+    len > MAX_LEN && is_known() && is_beyond_user_space(buf, len)
 }
 
 /// Where user space ends depends on the processor and on the kernel, which is asked: `mincore`

@@ -18,7 +18,7 @@ use std::ptr;
 pub(crate) unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
     // SAFETY: arguments passed on unchanged.
     let kernel = || unsafe { next::read(fd, buf, len) };
-    if arg::is_refused(buf, len) {
+    if arg::is_refused(buf, len, || fdtable::is_known(fd)) {
         return kernel();
     }
     // SAFETY: a caller of `read` promises `len` writable bytes at `buf`.

@@ -21,7 +21,7 @@ pub(crate) unsafe extern "C-unwind" fn write(
 ) -> ssize_t {
     // SAFETY: arguments passed on unchanged.
     let kernel = || unsafe { next::write(fd, buf, len) };
-    if arg::is_refused(buf, len) {
+    if arg::is_refused(buf, len, || fdtable::is_known(fd)) {
         return kernel();
     }
     // SAFETY: a caller of `write` promises `len` readable bytes at `buf`.
