@@ -36,6 +36,14 @@ static void receive_next_client(int fd)
 	SHOW(recv(fd, &byte, 1, 0));
 }
 
+/* The first piece fills the kernel's buffer, and nothing follows it. */
+static void small_buffer_client(int fd)
+{
+	int size = 4096;
+	CHECK(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size)) == 0);
+	receive_next_client(fd);
+}
+
 static void send_next_client(int fd)
 {
 	begin_to_send(fd);
@@ -55,6 +63,7 @@ static void ask_next_client(int fd)
 
 static const struct part PARTS[] = {
 	{"receive_next", receive_next_client, reset_server},
+	{"small_buffer", small_buffer_client, reset_server},
 	{"send_next", send_next_client, reset_server},
 	{"ask_next", ask_next_client, reset_server},
 };

@@ -51,7 +51,7 @@ parts! {
     sandbox: kill kill_by_syscall refuse short_connections;
     missing: write read handled killed flip;
     ktls: unread talk records;
-    resets: receive_next send_next ask_next;
+    resets: receive_next small_buffer send_next ask_next;
     kernel_use: peek_offset given fetched backtrace standard native_aio deep_library;
     sets: control loops waits page_edge at_limit first_at_limit exclusive_at_limit turns
         ends_of_first_watches added_meanwhile;

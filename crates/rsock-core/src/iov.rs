@@ -10,13 +10,18 @@ pub(crate) struct Rest<'a> {
     skip: usize,
     /// Bytes left in total.
     pub(crate) len: usize,
-    /// Whether bytes of the list have been sent.
+    /// Whether the call has sent bytes, of the list or before it.
     pub(crate) is_begun: bool,
 }
 
 impl<'a> Rest<'a> {
     pub(crate) fn new(bufs: &'a [IoSlice<'a>]) -> Self {
         Self { bufs, skip: 0, len: bufs.iter().map(|b| b.len()).sum(), is_begun: false }
+    }
+
+    /// As [`Self::new`], of a call that has sent something before.
+    pub(crate) fn of_begun(bufs: &'a [IoSlice<'a>]) -> Self {
+        Self { is_begun: true, ..Self::new(bufs) }
     }
 
     /// Stores the first `want` bytes in `out`, as far as it has room. Returns the pieces and bytes

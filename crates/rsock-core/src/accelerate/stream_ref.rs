@@ -189,6 +189,22 @@ impl<'a> StreamRef<'a> {
         on!(self, stream => stream.send_by(descriptor, bufs, flags))
     }
 
+    /// As [`AcceleratedStream::send_on`]. A native stream reports its errors again and again.
+    ///
+    /// # Errors
+    /// As [`AcceleratedStream::send_on`].
+    pub fn send_on(
+        self,
+        descriptor: Descriptor<'_>,
+        bufs: &[IoSlice<'_>],
+        flags: SendFlags,
+    ) -> io::Result<usize> {
+        match self {
+            Self::Accelerated(stream) => stream.send_on(descriptor, bufs, flags),
+            Self::Native(stream) => stream.send_by(descriptor, bufs, flags),
+        }
+    }
+
     /// As [`AcceleratedStream::recv_by`].
     ///
     /// # Errors

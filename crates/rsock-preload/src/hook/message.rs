@@ -94,7 +94,7 @@ unsafe fn send_one(fd: c_int, msg: *const msghdr, flags: c_int) -> Option<ssize_
     // SAFETY: the vector of a valid message.
     let result = unsafe {
         arg::with_slices(msg.msg_iov, msg.msg_iovlen, libc::EMSGSIZE, |bufs| {
-            transfer::send(handle, fd, bufs, flags)
+            transfer::send(handle, fd, bufs, flags, Stage::Beginning)
         })
     };
     result.unwrap_or_else(|e| Some(errno::fail(e)))

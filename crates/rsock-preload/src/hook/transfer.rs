@@ -19,6 +19,7 @@ pub(super) fn send(
     fd: c_int,
     bufs: &[IoSlice<'_>],
     flags: c_int,
+    stage: Stage,
 ) -> Option<ssize_t> {
     if flags & !options::SEND_FLAGS != 0 && !handle.stream().is_native() {
         drop(handle);
@@ -26,8 +27,12 @@ pub(super) fn send(
         fdtable::pin(fd, FallbackReason::Option);
         return None;
     }
+    let (stream, descriptor) = (handle.stream(), handle.descriptor());
     let known = SendFlags::from_bits_retain(flags.cast_unsigned());
-    let result = guard::call_core(|| handle.stream().send_by(handle.descriptor(), bufs, known));
+    let result = guard::call_core(|| match stage {
+        Stage::Beginning => stream.send_by(descriptor, bufs, known),
+        Stage::Continued => stream.send_on(descriptor, bufs, known),
+    });
     match result {
         Err(e) if is_suspect(e) && fdtable::was_reused(&handle, fd) => None,
         Err(libc::EPIPE) => {
@@ -45,11 +50,11 @@ pub(super) fn send(
     }
 }
 
-/// Whether a receive is the beginning of the program's call.
+/// Whether a send or a receive is the beginning of the program's call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     Beginning,
-    /// The call has received something: an error is left for the next one.
+    /// The call has sent or received something: an error is left for the next one.
     Continued,
 }
 
@@ -110,7 +115,7 @@ fn call_stream(
 pub(super) fn send_any(fd: c_int, bufs: &[IoSlice<'_>], flags: c_int) -> Option<ssize_t> {
     match fdtable::send_first(fd, bufs, flags) {
         Some(first) => after_first(fd, first, bufs, flags),
-        None => send(fdtable::begin_call(fd, Direction::Send)?, fd, bufs, flags),
+        None => send(fdtable::begin_call(fd, Direction::Send)?, fd, bufs, flags, Stage::Beginning),
     }
 }
 
@@ -154,7 +159,7 @@ fn after_first(
             let _errno = errno::Kept::now();
             let (rest, flags) = (rest_of(bufs, n), flags | libc::MSG_NOSIGNAL);
             let more = fdtable::begin_call(fd, Direction::Send)
-                .and_then(|handle| send(handle, fd, &rest, flags))
+                .and_then(|handle| send(handle, fd, &rest, flags, Stage::Continued))
                 .map(|more| usize::try_from(more).unwrap_or(0))
                 // A number that is not known any more was closed by another thread.
                 .or_else(|| fdtable::is_known(fd).then(|| send_by_kernel(fd, &rest, flags)));

@@ -1,6 +1,7 @@
 //! Hooks of `write`, `send` and the other calls that send bytes.
 
 use super::rw_flags::message_flags;
+use super::transfer::Stage;
 use super::{alias, call_known, datagram, shortcut, transfer};
 use crate::fdtable::{self, Begun, datagrams};
 use crate::slot::Direction;
@@ -163,7 +164,9 @@ unsafe fn send_with(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) ->
     match fdtable::begin_adopted(fd, Direction::Send) {
         // SAFETY: the caller's promise.
         Begun::Stream(handle) => match unsafe { arg::bytes(buf, len) } {
-            Ok(bytes) => transfer::send(handle, fd, &[IoSlice::new(bytes)], flags),
+            Ok(bytes) => {
+                transfer::send(handle, fd, &[IoSlice::new(bytes)], flags, Stage::Beginning)
+            }
             Err(e) => Some(errno::fail(e)),
         },
         Begun::Kernel => None,
@@ -247,7 +250,7 @@ unsafe fn writev_with(fd: c_int, iov: *const iovec, n: c_int, flags: c_int) -> O
                 return Some(0);
             }
             match begun {
-                Some(handle) => transfer::send(handle, fd, bufs, flags),
+                Some(handle) => transfer::send(handle, fd, bufs, flags, Stage::Beginning),
                 None => transfer::send_any(fd, bufs, flags),
             }
         })

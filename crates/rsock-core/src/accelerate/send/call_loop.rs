@@ -70,12 +70,15 @@ pub(super) struct Waits {
     limit: TimeLimit,
     /// The answer of the kernel, once it was asked.
     may_wait: Option<bool>,
+    /// Whether the call has sent something.
+    is_begun: bool,
 }
 
 impl Waits {
     /// Of a call that begins now.
     pub(super) fn new() -> Self {
-        Self { watch: Watch::begin(), limit: TimeLimit::new(Timeout::Send), may_wait: None }
+        let limit = TimeLimit::new(Timeout::Send);
+        Self { watch: Watch::begin(), limit, may_wait: None, is_begun: false }
     }
 
     /// Whether a call with `flags` may wait. Asks whether it `is_nonblocking` once.
@@ -90,20 +93,20 @@ impl Waits {
 
     /// The first bytes have been sent.
     fn note_first_bytes(&mut self) {
+        self.is_begun = true;
         if !self.watch.must_end() {
             // A handler that ran before them made the call start again.
             self.watch.restart();
         }
     }
 
-    /// Calls `sleep` once, with the time that is left, for a call that has sent `sent` bytes.
+    /// Calls `sleep` once, with the time that is left.
     ///
     /// # Errors
     /// `EAGAIN` if the time is over, `EINTR` if a handler ends the call, those of `sleep`.
     pub(super) fn wait(
         &mut self,
         fd: BorrowedFd<'_>,
-        sent: usize,
         sleep: impl FnOnce(Option<Duration>, Watch) -> io::Result<()>,
     ) -> io::Result<()> {
         let left = self.limit.left(fd)?;
@@ -113,7 +116,7 @@ impl Waits {
             self.may_wait = None;
             self.limit.restart();
         }
-        self.watch.after_sleep(slept, Restart::of(sent == 0 && left.is_none()))
+        self.watch.after_sleep(slept, Restart::of(!self.is_begun && left.is_none()))
     }
 }
 
@@ -129,7 +132,7 @@ pub(in crate::accelerate) fn send<S: Sends>(
     mut rest: Rest<'_>,
     flags: SendFlags,
 ) -> io::Result<usize> {
-    let mut waits = Waits::new();
+    let mut waits = Waits { is_begun: rest.is_begun, ..Waits::new() };
     let mut sent = 0;
     // Once between two sends, so that a peer cannot keep a call from its time limit.
     let mut may_spin = !flags.contains(SendFlags::DONTWAIT);
@@ -141,7 +144,7 @@ pub(in crate::accelerate) fn send<S: Sends>(
                 if rest.len == 0 {
                     return Ok(sent);
                 }
-                if sent == n {
+                if !waits.is_begun {
                     waits.note_first_bytes();
                 }
                 may_spin = true;
@@ -150,7 +153,7 @@ pub(in crate::accelerate) fn send<S: Sends>(
             Err(Blocked::Error(e)) => break e,
             Err(Blocked::Stop) => return Ok(sent),
             // Reported by the next call, as on TCP, if this one has sent something.
-            Err(Blocked::Reset) if sent != 0 => return Ok(sent),
+            Err(Blocked::Reset) if rest.is_begun => return Ok(sent),
             Err(Blocked::Reset) => break stream.report_reset(call.fd()?, Direction::Send),
             Err(blocked) => blocked,
         };
@@ -175,7 +178,7 @@ pub(in crate::accelerate) fn send<S: Sends>(
             continue;
         }
         let sleep = |left, watch| stream.wait_for_room(fd, &blocked, left, watch);
-        if let Err(e) = waits.wait(fd, sent, sleep) {
+        if let Err(e) = waits.wait(fd, sleep) {
             break e;
         }
     };
@@ -190,7 +193,7 @@ pub(super) fn send_on_proxy(
     flags: SendFlags,
 ) -> io::Result<usize> {
     while rest.len != 0 {
-        if sent != 0 && call.last(has_error).unwrap_or(true) {
+        if rest.is_begun && call.last(has_error).unwrap_or(true) {
             break;
         }
         let mut pieces = [IoSlice::new(&[]); PIECES];

@@ -114,6 +114,22 @@ impl AcceleratedStream {
         send(self, &call, rest, flags)
     }
 
+    /// Goes on with a sending call that has sent something: as [`Self::send_by`], but an error
+    /// before which TCP would have ended the call is left for the next one. There must be a byte to
+    /// send.
+    ///
+    /// # Errors
+    /// As [`Self::send_by`].
+    pub fn send_on(
+        &self,
+        descriptor: Descriptor<'_>,
+        bufs: &[IoSlice<'_>],
+        flags: SendFlags,
+    ) -> io::Result<usize> {
+        let call = Call::begin(&self.closings, descriptor);
+        send(self, &call, Rest::of_begun(bufs), flags)
+    }
+
     /// Sends on the kernel's socket, which alone can honour `flags`, once everything that was sent
     /// on the ring has arrived. The stream has been pinned.
     fn send_by_kernel(
@@ -144,7 +160,7 @@ impl AcceleratedStream {
                 }
                 continue;
             }
-            waits.wait(fd, 0, |left, watch| self.wait_for_room(fd, &blocked, left, watch))?;
+            waits.wait(fd, |left, watch| self.wait_for_room(fd, &blocked, left, watch))?;
         }
     }
 
