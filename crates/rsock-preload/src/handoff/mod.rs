@@ -159,6 +159,17 @@ pub(crate) fn before_unhooked_wait(
     result
 }
 
+/// As [`before_unhooked_use`], or as [`before_unhooked_wait`] if `fd` names an epoll set.
+///
+/// # Errors
+/// As [`before_exec`].
+pub(crate) fn before_unhooked_use_of_any(fd: RawFd, why: FallbackReason) -> Result<(), c_int> {
+    match event_set::find(fd) {
+        Some(set) => before_unhooked_wait(set, why),
+        None => before_unhooked_use(fd, Need::Both, why),
+    }
+}
+
 /// As [`before_unhooked_wait`], for all sets that have others in them.
 ///
 /// # Errors

@@ -4,11 +4,15 @@
 //! libaio makes its system call by an instruction of its own. Programs that are linked with the
 //! shared library call this function by name.
 
+use crate::symbol::Symbol;
 use crate::{arg, event_set, fdtable, handoff, next};
 use libc::{c_int, c_long, c_void};
-use rsock_core::accelerate::{FallbackReason, Need};
+use rsock_core::accelerate::FallbackReason;
 use std::ffi::CStr;
-use std::mem;
+use std::{mem, ptr};
+
+/// Looked up once: programs submit requests often.
+static SUBMIT: Symbol = Symbol::new("io_submit\0");
 
 const LIBRARIES: &[&CStr] = &[c"libaio.so.1", c"libaio.so.1t64"];
 
@@ -35,7 +39,10 @@ pub(crate) unsafe extern "C-unwind" fn io_submit(
     n: c_long,
     requests: *const *const Request,
 ) -> c_int {
-    let Some(next) = next::find_in(c"io_submit", LIBRARIES) else { return -libc::ENOSYS };
+    let next = SUBMIT.get(|name| next::find_in(name, LIBRARIES).unwrap_or(ptr::null_mut()));
+    if next.is_null() {
+        return -libc::ENOSYS;
+    }
     // SAFETY: the caller's promise.
     if let Err(e) = unsafe { before(n, requests) } {
         return -e;
@@ -60,10 +67,8 @@ pub(super) unsafe fn before(n: c_long, requests: *const *const Request) -> Resul
         let Ok(request) = (unsafe { arg::load(requests.wrapping_add(i)) }) else { break };
         // SAFETY: the caller's promise.
         let Ok(Request { fd, .. }) = (unsafe { arg::load(request) }) else { break };
-        if let Some(set) = event_set::find(fd) {
-            handoff::before_unhooked_wait(set, FallbackReason::Aio)?;
-        } else if fdtable::is_known(fd) {
-            handoff::before_unhooked_use(fd, Need::Both, FallbackReason::Aio)?;
+        if fdtable::is_known(fd) || event_set::find(fd).is_some() {
+            handoff::before_unhooked_use_of_any(fd, FallbackReason::Aio)?;
         }
     }
     // Where a request is not there, the kernel's call ends with it.

@@ -1,8 +1,8 @@
 //! Descriptors that a message passes to another process.
 
-use crate::{arg, event_set, handoff};
+use crate::{arg, handoff};
 use libc::{c_int, c_void, cmsghdr, msghdr};
-use rsock_core::accelerate::{FallbackReason, Need};
+use rsock_core::accelerate::FallbackReason;
 
 /// Headers begin at multiples of this, and so do their data.
 const ALIGN: usize = size_of::<usize>();
@@ -73,12 +73,7 @@ unsafe fn hand_off_all(data: &Control) -> Result<(), c_int> {
         let at = data.at.cast::<c_int>().wrapping_add(i);
         // SAFETY: the caller's promise; an integer. The kernel's call fails where there is none.
         let Ok(fd) = (unsafe { arg::load(at) }) else { return Ok(()) };
-        match event_set::find(fd) {
-            Some(set) => handoff::before_unhooked_wait(set, FallbackReason::Passed)?,
-            None => {
-                handoff::before_unhooked_use(fd, Need::Both, FallbackReason::Passed)?;
-            }
-        }
+        handoff::before_unhooked_use_of_any(fd, FallbackReason::Passed)?;
     }
     Ok(())
 }
