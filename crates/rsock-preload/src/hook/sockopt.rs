@@ -45,11 +45,12 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
         true => options::pins_datagrams_when_set(level, name, number),
         false => options::pins_when_set(level, name, number),
     };
-    if pins {
+    if !is_datagram && options::concerns_bytes(level, name, number) {
+        if !hand_off(fd) {
+            return -1;
+        }
+    } else if pins {
         fdtable::pin(fd, FallbackReason::Option);
-    }
-    if !is_datagram && options::concerns_bytes(level, name, number) && !hand_off(fd) {
-        return -1;
     }
     if is_datagram && (level, name) == (libc::SOL_SOCKET, libc::SO_REUSEADDR) {
         datagrams::note_reuse(fd);
