@@ -219,7 +219,7 @@ impl<'a> StreamRef<'a> {
         on!(self, stream => stream.recv_by(descriptor, bufs, flags))
     }
 
-    /// As [`AcceleratedStream::recv_on`].
+    /// As [`AcceleratedStream::recv_on`]. A native stream reports its errors again and again.
     ///
     /// # Errors
     /// As [`AcceleratedStream::recv_on`].
@@ -229,7 +229,10 @@ impl<'a> StreamRef<'a> {
         bufs: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
     ) -> io::Result<usize> {
-        on!(self, stream => stream.recv_on(descriptor, bufs, flags))
+        match self {
+            Self::Accelerated(stream) => stream.recv_on(descriptor, bufs, flags),
+            Self::Native(stream) => stream.recv_by(descriptor, bufs, flags),
+        }
     }
 
     /// As [`AcceleratedStream::peek_len`].

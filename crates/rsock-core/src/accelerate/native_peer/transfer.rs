@@ -8,7 +8,7 @@ use crate::accelerate::native_peer::NativeStream;
 use crate::accelerate::path::{ConnectionState, Path};
 use crate::accelerate::peer_check::SOCKET_CHECK_INTERVAL;
 use crate::accelerate::receive::{
-    self, Receives, RingWait, Woken, receive, receive_nothing, sleep_for_more,
+    self, Receives, RingWait, Woken, count_bytes, receive, receive_nothing, sleep_for_more,
 };
 use crate::accelerate::send::{self, PIECES, Sends, WhenFull, park_for_room, send};
 use crate::accelerate::state::{FLAG_BROKEN, FLAG_EPOLL_PROXY, FLAG_RX_SHUT};
@@ -87,20 +87,6 @@ impl NativeStream {
         receive(&self.usable()?, &call, bufs, total, flags, 0)
     }
 
-    /// As [`AcceleratedStream::recv_on`](crate::accelerate::AcceleratedStream::recv_on). Errors
-    /// need no care here: they are reported again and again.
-    ///
-    /// # Errors
-    /// As [`Self::recv_by`].
-    pub fn recv_on(
-        &self,
-        descriptor: Descriptor<'_>,
-        bufs: &mut [IoSliceMut<'_>],
-        flags: RecvFlags,
-    ) -> io::Result<usize> {
-        self.recv_by(descriptor, bufs, flags)
-    }
-
     /// As [`AcceleratedStream::peek_len`](crate::accelerate::AcceleratedStream::peek_len).
     ///
     /// # Errors
@@ -111,10 +97,8 @@ impl NativeStream {
         len: usize,
         flags: RecvFlags,
     ) -> io::Result<usize> {
-        let flags = flags | RecvFlags::PEEK | RecvFlags::TRUNC;
-        let (mut byte, call) = ([0], Call::begin(self.closings(), descriptor));
-        let bufs = &mut [IoSliceMut::new(&mut byte)];
-        receive(&self.usable()?, &call, bufs, len, flags, 0)
+        let call = Call::begin(self.closings(), descriptor);
+        count_bytes(flags, |bufs, flags| receive(&self.usable()?, &call, bufs, len, flags, 0))
     }
 
     /// Continues a call that has received bytes: receives, without waiting, the bytes that the same

@@ -7,7 +7,7 @@ mod shortcut;
 mod wait;
 
 pub(super) use call_loop::{Receives, receive};
-pub(super) use parts::receive_nothing;
+pub(super) use parts::{count_bytes, receive_nothing};
 pub(super) use wait::{RingWait, Woken, sleep_for_more, sleep_with_bell};
 
 use crate::accelerate::ask::Subject;

@@ -29,6 +29,16 @@ pub(in crate::accelerate) fn receive_nothing(
     }
 }
 
+/// A receive by `receive` that only counts bytes.
+pub(in crate::accelerate) fn count_bytes(
+    flags: RecvFlags,
+    receive: impl FnOnce(&mut [IoSliceMut<'_>], RecvFlags) -> io::Result<usize>,
+) -> io::Result<usize> {
+    let mut byte = [0];
+    let counts = RecvFlags::PEEK | RecvFlags::TRUNC;
+    receive(&mut [IoSliceMut::new(&mut byte)], flags | counts)
+}
+
 impl AcceleratedStream {
     /// Goes on with a receiving call that has received something: as [`Self::recv_by`], but an
     /// error before which TCP would have ended the call is left for the next one.
@@ -70,13 +80,11 @@ impl AcceleratedStream {
         len: usize,
         flags: RecvFlags,
     ) -> io::Result<usize> {
-        let flags = flags | RecvFlags::PEEK | RecvFlags::TRUNC;
-        let (mut byte, call) = ([0], Call::begin(&self.closings, descriptor));
-        let bufs = &mut [IoSliceMut::new(&mut byte)];
-        if self.call_stops.is_replaced() {
-            return Ok(kernel_recv(descriptor.named(), bufs, flags)?);
-        }
-        receive(self, &call, bufs, len, flags, 0)
+        let call = Call::begin(&self.closings, descriptor);
+        count_bytes(flags, |bufs, flags| match self.call_stops.is_replaced() {
+            true => Ok(kernel_recv(descriptor.named(), bufs, flags)?),
+            false => receive(self, &call, bufs, len, flags, 0),
+        })
     }
 
     /// Continues a receiving call that has received something: receives, without waiting, what the
