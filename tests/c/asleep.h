@@ -30,12 +30,4 @@ static inline void end_asleep(struct asleep *asleep)
 	CHECK(pthread_join(asleep->helper, NULL) == 0);
 }
 
-/* Closes the connection with a reset. */
-static inline void reset(int fd)
-{
-	struct linger none = {.l_onoff = 1};
-	CHECK(setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none)) == 0);
-	CHECK(close(fd) == 0);
-}
-
 #endif

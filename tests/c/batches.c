@@ -106,7 +106,7 @@ static void reset_server(int fd)
 	introduce(fd);
 	put(fd, "0123456789", 10);
 	await_signal();
-	reset(fd);
+	close_with_reset(fd);
 }
 
 /* As `reset`, by bytes that are left unread. */
@@ -137,7 +137,7 @@ static void late_server(int fd)
 	tell(fd);
 	put(fd, "0123456789", 10);
 	hear(fd);
-	reset(fd);
+	close_with_reset(fd);
 }
 
 /* The time limit, which is looked at after each message, and the end of the stream. */

@@ -293,6 +293,26 @@ static inline void await_bytes(int fd, size_t n)
 	free(buf);
 }
 
+/* Closes the connection with a reset. */
+static inline void close_with_reset(int fd)
+{
+	struct linger none = {.l_onoff = 1};
+	CHECK(setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none)) == 0);
+	CHECK(close(fd) == 0);
+}
+
+/* Until nothing more has come for a while: the other end has filled all buffers. */
+static inline void await_full(int fd)
+{
+	int before, now = -1;
+	struct pollfd never = {.fd = -1};
+	do {
+		before = now;
+		poll(&never, 1, 100);
+		CHECK(ioctl(fd, FIONREAD, &now) == 0);
+	} while (now != before);
+}
+
 /* Until a thread of this process sleeps in the kernel, or has ended; whether it sleeps. */
 static inline int has_slept(pid_t thread)
 {

@@ -112,7 +112,7 @@ static void reset_server(int fd)
 	introduce(fd);
 	put_stream(fd, WHOLE, 1);
 	await_signal();
-	reset(fd);
+	close_with_reset(fd);
 }
 
 /* A peek at more bytes than are there waits for all of them. */

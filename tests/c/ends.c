@@ -209,14 +209,7 @@ static void blocked_writer_client(int fd)
 
 static void blocked_writer_server(int fd)
 {
-	/* The writer has filled everything when it is no longer seen to write. */
-	int before, now = -1;
-	struct pollfd never = {.fd = -1};
-	do {
-		before = now;
-		poll(&never, 1, 100);
-		CHECK(ioctl(fd, FIONREAD, &now) == 0);
-	} while (now != before);
+	await_full(fd);
 	kill(getpid(), SIGKILL);
 }
 

@@ -41,13 +41,6 @@ static void close_all(void)
 			CHECK(close(all[i].fd) == 0);
 }
 
-static void reset(int fd)
-{
-	struct linger hard = {.l_onoff = 1};
-	CHECK(setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof(hard)) == 0);
-	CHECK(close(fd) == 0);
-}
-
 /* Ends connection `i` in a way, or sends a byte on it. */
 static void act(int what, int i)
 {
@@ -62,7 +55,7 @@ static void act(int what, int i)
 		CHECK(shutdown(all[i].fd, SHUT_WR) == 0);
 		return;
 	case RESET:
-		reset(all[i].fd);
+		close_with_reset(all[i].fd);
 		break;
 	default:
 		return;

@@ -5,19 +5,12 @@
 /* More than all buffers take. */
 enum { MANY = 24 << 20 };
 
-/* Resets the connection while the other end waits for room: nothing more has come for a while. */
+/* Resets the connection while the other end waits for room. */
 static void reset_server(int fd)
 {
-	struct linger at_once = {.l_onoff = 1};
-	struct pollfd never = {.fd = -1};
 	await_bytes(fd, 1);
-	for (int before = -1, now = 0; now != before;) {
-		before = now;
-		poll(&never, 1, 100);
-		CHECK(ioctl(fd, FIONREAD, &now) == 0);
-	}
-	CHECK(setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)) == 0);
-	CHECK(close(fd) == 0);
+	await_full(fd);
+	close_with_reset(fd);
 }
 
 static void begin_to_send(int fd)

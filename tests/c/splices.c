@@ -96,14 +96,12 @@ static void reset_client(int fd)
 
 static void reset_server(int fd)
 {
-	struct linger linger = {.l_onoff = 1};
 	pid_t self = getpid();
 	hear(fd);
 	put(fd, &self, sizeof(self));
 	put_stream(fd, LATER, 1);
 	hear(fd);
-	CHECK(setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)) == 0);
-	CHECK(close(fd) == 0);
+	close_with_reset(fd);
 }
 
 static atomic_int n_sigpipe;

@@ -16,8 +16,8 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime;
 
-/// The host trusts its own address.
-fn config(name: &str) -> PathBuf {
+/// A configuration by which the host trusts its own address.
+pub(super) fn config(name: &str) -> PathBuf {
     let file = env::temp_dir().join(format!("rdma-accelerated-{name}-{}.toml", std::process::id()));
     fs::write(&file, format!("trust_fabric = [\"{IPV4}/32\"]\n")).expect("a configuration");
     file

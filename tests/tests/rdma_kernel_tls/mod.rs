@@ -3,18 +3,10 @@
 //! goes by its socket.
 
 use super::IPV4;
+use super::rdma_accelerated::config;
 use crate::c_program::compiled;
 use crate::pair::{MIXED, Outcome, Shim, command, pair, watched};
-use std::env;
-use std::fs;
-use std::path::{Path, PathBuf};
-
-/// The host trusts its own address.
-fn config(name: &str) -> PathBuf {
-    let file = env::temp_dir().join(format!("rdma-kernel-tls-{name}-{}", std::process::id()));
-    fs::write(&file, format!("trust_fabric = [\"{IPV4}/32\"]\n")).expect("a configuration");
-    file
-}
+use std::path::Path;
 
 /// Runs `part` with the library at the ends that `shim` names, which use `device`.
 fn run(part: &'static str, shim: Shim, device: &'static str, config: &Path) -> Outcome {
