@@ -17,6 +17,7 @@ pub mod lockstep;
 mod piped;
 pub mod report;
 mod running;
+mod stuck_network;
 pub mod tools;
 mod transports;
 mod watchdog;
@@ -32,6 +33,7 @@ pub use listening::{
 };
 pub use piped::Piped;
 pub use running::Running;
+pub use stuck_network::StuckNetwork;
 pub use transports::{fallback_reasons, has_left_tcp, has_used_ring, n_that_used_ring};
 pub use watchdog::{Watchdog, await_that};
 

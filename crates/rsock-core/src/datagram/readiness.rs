@@ -9,7 +9,7 @@
 //! for a lane sends by UDP until it has the lane, and each packet makes the task try again.
 //!
 //! A send may find no room in the UDP socket, or on a device: [`Datagram::room_retry_after`] tells
-//! which.
+//! which, and [`Datagram::events`] whether there is room in both.
 
 use crate::Doorbell;
 use crate::datagram::flags::MessageFlags;

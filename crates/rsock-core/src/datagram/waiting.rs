@@ -25,6 +25,9 @@ pub(crate) enum PollUdp {
     Never,
 }
 
+/// What a program asks for that waits for room.
+pub(crate) const OUTPUT: PollFlags = PollFlags::OUT.union(PollFlags::WRNORM);
+
 impl Datagram {
     /// Sleeps until there may be a datagram, or until `deadline`.
     pub(super) fn sleep(&self, deadline: Option<Instant>, watch: Watch) -> io::Result<()> {
@@ -62,10 +65,13 @@ impl Datagram {
         local.poll_entries(out)
     }
 
-    /// Which of `events` hold.
+    /// Which of `events` hold; room for output is known of a poll of UDP alone.
     pub(crate) fn readiness(&self, events: PollFlags, udp: PollUdp) -> PollFlags {
         let readable = PollFlags::IN | PollFlags::RDNORM;
-        let mut ready = events & (PollFlags::OUT | PollFlags::WRNORM);
+        let mut ready = PollFlags::empty();
+        if events.intersects(OUTPUT) && udp == PollUdp::IfNeeded && self.has_room() {
+            ready |= events & OUTPUT;
+        }
         if events.intersects(readable) {
             let has_any =
                 || self.n_pending.load(Ordering::Acquire) != 0 || self.is_ready_past_udp();
@@ -77,6 +83,29 @@ impl Datagram {
             }
         }
         ready
+    }
+
+    /// Whether a send would take a datagram or fail at once, wherever it goes. Takes a system call.
+    fn has_room(&self) -> bool {
+        if self.room_retry_after().is_some_and(|after| !after.is_zero()) {
+            return false;
+        }
+        let mut fds = [raw(self.port.as_fd(), libc::POLLOUT)];
+        // An error of the socket ends the next send, too.
+        sys::ppoll(&mut fds, Some(Duration::ZERO), None).is_ok_and(|n| n == 1)
+    }
+
+    /// The descriptor that a thread polls which waits for room. Returns the latest time at which it
+    /// checks again.
+    pub(crate) fn room_poll_entry(&self, out: &mut Vec<libc::pollfd>) -> Option<Instant> {
+        match self.room_retry_after() {
+            // The UDP socket may have room all the while.
+            Some(after) if !after.is_zero() => Some(sys::now() + after),
+            _ => {
+                out.push(raw(self.port.as_fd(), libc::POLLOUT));
+                None
+            }
+        }
     }
 
     /// Arms `bell` for datagrams in shared memory. False if one has come, or there is no room for

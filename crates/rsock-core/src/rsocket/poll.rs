@@ -4,7 +4,7 @@
 //! doorbells, which every stream of the set rings, and on descriptors, which are those of listeners
 //! and connects, the hang-up descriptors of streams, and the program's own.
 
-use crate::datagram::{self, Datagram, PollUdp};
+use crate::datagram::{self, Datagram, OUTPUT, PollUdp};
 use crate::engine::Interest;
 use crate::interrupt::Watch;
 use crate::rsocket::any_device::{AnyArmed, AnyConnection, ThreadBells};
@@ -218,6 +218,10 @@ fn sleep_on_streams(
             Source::Datagram(socket) => {
                 if entry.events.intersects(INPUT) {
                     let limit = socket.poll_entries(&mut fds);
+                    until = [until, limit].into_iter().flatten().min();
+                }
+                if entry.events.intersects(OUTPUT) {
+                    let limit = socket.room_poll_entry(&mut fds);
                     until = [until, limit].into_iter().flatten().min();
                 }
             }

@@ -76,18 +76,16 @@ impl Waitable for Datagram {
     }
 
     fn current_readiness(&self, interest: Interest) -> io::Result<Ready> {
+        let mut events = PollFlags::empty();
+        events.set(PollFlags::IN, interest.is_readable());
+        events.set(PollFlags::OUT, interest.is_writable());
+        let found = self.socket.events(events);
+        self.waiter.wake_for_new_queue();
         let mut ready = Ready::EMPTY;
-        if interest.is_readable() {
-            let events = self.socket.events(PollFlags::IN);
-            self.waiter.wake_for_new_queue();
-            if events.contains(PollFlags::IN) {
-                ready |= Ready::READABLE;
-            }
+        if found.contains(PollFlags::IN) {
+            ready |= Ready::READABLE;
         }
-        // If the UDP socket has no room, the send itself returns `WouldBlock`.
-        if interest.is_writable()
-            && self.socket.room_retry_after().is_none_or(|after| after.is_zero())
-        {
+        if found.contains(PollFlags::OUT) {
             ready |= Ready::WRITABLE;
         }
         if ready.is_empty() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(ready) }

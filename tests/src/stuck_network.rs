@@ -1,0 +1,63 @@
+//! A network in which packets get stuck: the kernel keeps them in the socket that sent them, since
+//! no host answers for the address that they are meant for.
+
+use crate::{Running, assert_worked};
+use std::env;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::process::{Command, Stdio};
+
+/// Such a network, which the process of one test has for itself.
+#[derive(Debug)]
+pub struct StuckNetwork {
+    /// The address of this process.
+    pub ip: IpAddr,
+    /// Where packets do not arrive.
+    pub unreached: SocketAddr,
+}
+
+impl StuckNetwork {
+    /// Runs `test`, called `name`, in a process of its own in such a network.
+    ///
+    /// # Panics
+    /// If the test fails; if the network cannot be made, which takes user namespaces, `unshare`,
+    /// `ip` and the kernel's veth devices.
+    pub fn run(name: &str, test: impl FnOnce(&Self)) {
+        const IS_INSIDE: &str = "RSOCK_TEST_IS_IN_STUCK_NETWORK";
+        if env::var_os(IS_INSIDE).is_some() {
+            return test(&Self::make());
+        }
+        let mut again = Command::new("unshare");
+        again.args(["--net", "--map-root-user"]).arg(env::current_exe().expect("this program"));
+        again.args([name, "--exact", "--nocapture"]).env(IS_INSIDE, "1");
+        again.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let out = Running::spawn(&mut again).expect("it starts").output().expect("it ends");
+        let said = assert_worked(name, &out);
+        assert!(said.contains("1 passed"), "{name} was not run:\n{said}");
+    }
+
+    fn make() -> Self {
+        ip("link set lo up");
+        ip("link add stuck type veth peer name other");
+        ip("address add 10.77.0.1/24 dev stuck");
+        ip("link set stuck up");
+        ip("link set other up");
+        // The kernel keeps asking for as long as the test runs.
+        ip("ntable change name arp_cache dev stuck mcast_probes 1000000");
+        let address = |last| Ipv4Addr::new(10, 77, 0, last);
+        Self { ip: address(1).into(), unreached: (address(2), 9).into() }
+    }
+
+    /// Lets the packets go, and those that are sent from now on.
+    ///
+    /// # Panics
+    /// If the kernel refuses.
+    pub fn let_go(&self) {
+        let to = self.unreached.ip();
+        ip(&format!("neigh replace {to} lladdr 02:00:00:00:00:02 dev stuck nud permanent"));
+    }
+}
+
+fn ip(arguments: &str) {
+    let out = Command::new("ip").args(arguments.split(' ')).output().expect("`ip` runs");
+    assert_worked(&format!("ip {arguments}"), &out);
+}
