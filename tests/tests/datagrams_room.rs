@@ -63,6 +63,29 @@ fn poll_waits_for_room() {
 }
 
 #[test]
+fn a_send_waits_for_room_as_long_as_its_time_limit() {
+    let _dog = watchdog();
+    StuckNetwork::run("a_send_waits_for_room_as_long_as_its_time_limit", |network| {
+        let socket = socket(network);
+        fill(&socket, network.unreached);
+        let send = || {
+            let packet = [IoSlice::new(&[0; 1000])];
+            socket.send_to(&packet, Some(network.unreached), MessageFlags::empty())
+        };
+        let limit = |limit| sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, limit);
+        limit(Some(Duration::from_millis(10))).expect("a limit");
+        for _ in 0..2 {
+            assert_eq!(send().expect_err("no room").kind(), ErrorKind::WouldBlock);
+        }
+        limit(None).expect("no limit");
+        thread::scope(|threads| {
+            threads.spawn(|| network.let_go());
+            assert_eq!(send().expect("room at last"), 1000);
+        });
+    });
+}
+
+#[test]
 fn tasks_wait_for_room() {
     let _dog = watchdog();
     StuckNetwork::run("tasks_wait_for_room", |network| {

@@ -202,7 +202,8 @@ impl Datagram {
         Ok(sockopt::socket_timeout(self, Timeout::Send)?)
     }
 
-    /// Sets `SO_SNDTIMEO`; `None` waits without end.
+    /// Sets `SO_SNDTIMEO`; `None` waits without end. When the time is over, a send returns
+    /// `WouldBlock`.
     ///
     /// # Errors
     /// As `setsockopt(2)`; `InvalidInput` for zero.

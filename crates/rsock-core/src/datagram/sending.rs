@@ -17,6 +17,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// The routes of a socket.
 #[derive(Debug)]
@@ -93,22 +94,38 @@ impl Datagram {
         to: Option<SocketAddr>,
         flags: MessageFlags,
     ) -> io::Result<Option<PostedDatagram<'_>>> {
+        let may_wait = !flags.is_dont_wait() && !self.is_nonblocking();
+        let watch = Watch::begin();
+        // Read when it is first needed: it takes a system call.
+        let mut deadline = None;
         loop {
-            match self.try_post(bufs, to, flags)? {
-                PostAttempt::Done(posted) => return Ok(posted),
-                PostAttempt::Full(_) if flags.is_dont_wait() || self.is_nonblocking() => {
-                    return Err(errno(libc::EAGAIN));
+            let full = match self.try_post(bufs, to) {
+                Ok(PostAttempt::Done(posted)) => return Ok(posted),
+                Ok(PostAttempt::Full(queue)) => Some(queue),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => None,
+                Err(e) => return Err(e),
+            };
+            let limit = || self.send_timeout().and_then(|limit| sys::now().checked_add(limit));
+            if !may_wait
+                || sys::time_left(*deadline.get_or_insert_with(limit)) == Some(Duration::ZERO)
+            {
+                return Err(errno(libc::EAGAIN));
+            }
+            match full {
+                Some(queue) => queue.park_for_room(),
+                None => {
+                    let mut fds = [raw(self.port.as_fd(), libc::POLLOUT)];
+                    sys::sleep(&mut fds, sys::time_left(deadline.flatten()), None, watch)?;
                 }
-                PostAttempt::Full(queue) => queue.park_for_room(),
             }
         }
     }
 
+    /// As [`Self::post`], and never waits: `WouldBlock` if the UDP socket has no room.
     fn try_post(
         &self,
         bufs: &[IoSlice<'_>],
         to: Option<SocketAddr>,
-        flags: MessageFlags,
     ) -> io::Result<PostAttempt<'_>> {
         let _section = Section::enter();
         let (local, remote) = (self.local()?, self.remote());
@@ -167,7 +184,8 @@ impl Datagram {
         }
         let number = self.number_for(&mut routes, local, to);
         drop(routes);
-        self.send_by_udp(bufs, to, number, flags)?;
+        self.sender()?.data(to, number, bufs)?;
+        self.counts.n_by_udp.fetch_add(1, Ordering::Relaxed);
         Ok(PostAttempt::Done(None))
     }
 
@@ -236,29 +254,9 @@ impl Datagram {
         Ok(UdpSender { udp, is_v6, local: self.port.local_addr()? })
     }
 
-    fn send_by_udp(
-        &self,
-        bufs: &[IoSlice<'_>],
-        to: SocketAddr,
-        number: QpNum,
-        flags: MessageFlags,
-    ) -> io::Result<()> {
-        let sender = self.sender()?;
-        let watch = Watch::begin();
-        loop {
-            match sender.data(to, number, bufs) {
-                Ok(()) => {
-                    self.counts.n_by_udp.fetch_add(1, Ordering::Relaxed);
-                    return Ok(());
-                }
-                Err(e) if e.kind() != io::ErrorKind::WouldBlock => return Err(e),
-                Err(e) if flags.is_dont_wait() || self.is_nonblocking() => return Err(e),
-                Err(_) => {
-                    let mut fds = [raw(self.port.as_fd(), libc::POLLOUT)];
-                    sys::sleep(&mut fds, None, None, watch)?;
-                }
-            }
-        }
+    fn send_timeout(&self) -> Option<Duration> {
+        use rustix::net::sockopt::{Timeout, socket_timeout};
+        socket_timeout(&*self.port, Timeout::Send).ok().flatten()
     }
 
     /// Advances the handshakes.
