@@ -79,6 +79,8 @@ pub struct Datagram {
     since_udp: AtomicU32,
     /// When a sender last polled UDP, by the kernel's coarse clock.
     udp_polled: AtomicU32,
+    /// Whether a try has ever left packets in the UDP socket.
+    has_given_up: AtomicBool,
     counts: Counts,
 }
 

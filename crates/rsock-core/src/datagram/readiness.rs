@@ -10,6 +10,9 @@
 //!
 //! A send may find no room in the UDP socket, or on a device: [`Datagram::room_retry_after`] tells
 //! which, and [`Datagram::events`] whether there is room in both.
+//!
+//! A try looks at some thousand packets at most, of which none may be for the program. A task that
+//! finds nothing asks for [`Datagram::has_unannounced_packets`] before it waits.
 
 use crate::Doorbell;
 use crate::datagram::flags::MessageFlags;
@@ -31,7 +34,8 @@ const MAX_TRIES: u32 = 64;
 
 impl Datagram {
     /// As [`Self::recv_from`], and never waits. `WouldBlock` means that the UDP socket was empty,
-    /// so that the next packet is an edge.
+    /// so that the next packet is an edge, or has [packets that no edge
+    /// announces](Self::has_unannounced_packets).
     ///
     /// # Errors
     /// As [`Self::recv_from`].
@@ -58,13 +62,22 @@ impl Datagram {
     }
 
     fn until_udp_is_empty<R>(&self, mut receive: impl FnMut() -> io::Result<R>) -> io::Result<R> {
-        for _ in 1..MAX_TRIES {
+        for _ in 0..MAX_TRIES {
             match receive() {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock && self.has_packets() => {}
                 done => return done,
             }
         }
-        receive()
+        self.has_given_up.store(true, Ordering::Relaxed);
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
+    /// Whether the UDP socket has packets that a try may have left there, so that no edge announces
+    /// them. For a task that waits already: a later packet is an edge.
+    #[must_use]
+    pub fn has_unannounced_packets(&self) -> bool {
+        // A system call once there have been so many packets.
+        self.has_given_up.load(Ordering::Relaxed) && self.has_packets()
     }
 
     /// As [`Self::send_to`] of one piece, and never waits.
@@ -131,18 +144,18 @@ impl Datagram {
     }
 
     /// Which of `events` hold now, as `poll(2)` reports them; polls UDP. Without input the UDP
-    /// socket was empty, so that the next packet is an edge.
+    /// socket was empty, or has [packets that no edge announces](Self::has_unannounced_packets).
     #[must_use]
     pub fn events(&self, events: PollFlags) -> PollFlags {
-        for _ in 0..MAX_TRIES {
+        for _ in 1..MAX_TRIES {
             let found = self.readiness(events, PollUdp::IfNeeded);
             let looks_on = events.contains(PollFlags::IN) && !found.contains(PollFlags::IN);
             if !looks_on || !self.has_packets() {
                 return found;
             }
         }
-        // A receive goes on with the rest.
-        events & PollFlags::IN
+        self.has_given_up.store(true, Ordering::Relaxed);
+        self.readiness(events, PollUdp::IfNeeded)
     }
 
     /// A doorbell for datagrams in shared memory; `None` where there is no such queue. Binds the

@@ -74,6 +74,7 @@ impl Datagram {
             n_pending: AtomicUsize::new(0),
             since_udp: AtomicU32::new(0),
             udp_polled: AtomicU32::new(0),
+            has_given_up: AtomicBool::new(false),
             counts: Counts::default(),
         })
     }

@@ -40,6 +40,9 @@ impl Waitable for Datagram {
                 return Poll::Ready(Ok(()));
             }
         }
+        if direction == Direction::Read && self.socket.has_unannounced_packets() {
+            return Poll::Ready(Ok(()));
+        }
         if direction == Direction::Write {
             let Some(after) = self.socket.room_retry_after() else {
                 // The device has had room since the try, or it is the UDP socket that has none.

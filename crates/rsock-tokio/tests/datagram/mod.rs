@@ -29,6 +29,7 @@ macro_rules! datagram_tests {
             peers {
                 the_first_datagram_arrives_once_before_the_peers_have_found_each_other
                 a_datagram_behind_many_foreign_packets_makes_the_socket_readable
+                a_datagram_behind_very_many_foreign_packets_is_received
                 tasks_that_share_a_socket_all_receive_datagrams
                 a_socket_moves_between_threads_and_tasks
                 a_peer_that_restarts_on_its_port_is_reached_again

@@ -6,6 +6,7 @@ use crate::common::{
     poll_times,
 };
 use rsock_tokio::Datagram;
+use rustix::net::sockopt;
 use std::io::ErrorKind;
 use std::pin::pin;
 use std::sync::Arc;
@@ -46,6 +47,36 @@ pub(crate) fn a_datagram_behind_many_foreign_packets_makes_the_socket_readable()
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {}
                 received => break assert_eq!(received.expect("receive"), (5, at_a)),
             }
+        }
+    });
+}
+
+/// The same with more of them than several tries look at, and nothing behind the datagram.
+pub(crate) fn a_datagram_behind_very_many_foreign_packets_is_received() {
+    const N: usize = 7000;
+    in_both(|| async {
+        let (a, at_a) = bound(any()).await;
+        let b = rsock_core::datagram::Datagram::bound(any().parse().expect("an address"));
+        let b = b.expect("a socket");
+        sockopt::set_socket_recv_buffer_size(&b, 1024 * N).expect("room");
+        if sockopt::socket_recv_buffer_size(&b).expect("room") < 1024 * N {
+            // So many packets cannot wait where the kernel allows no more room (`rmem_max`).
+            return;
+        }
+        let b = Datagram::from_blocking(b).expect("a socket");
+        let at_b = b.local_addr().expect("address");
+        let foreign = std::net::UdpSocket::bind(any()).expect("a socket");
+        for wait_first in [false, true] {
+            for _ in 0..N {
+                foreign.send_to(b"junk", at_b).expect("send");
+            }
+            a.send_to(b"last", at_b).await.expect("send");
+            assert_eq!(b.counters().n_dropped_by_udp, 0);
+            if wait_first {
+                b.readable().await.expect("readable");
+            }
+            let mut word = [0; 16];
+            assert_eq!(b.recv_from(&mut word).await.expect("receive"), (4, at_a));
         }
     });
 }
