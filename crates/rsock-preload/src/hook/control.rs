@@ -138,8 +138,8 @@ fn before_datagram_ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> Optio
     match options::ioctl(request) {
         Ioctl::Readable => {
             let handle = datagrams::begin_call(fd, Direction::Recv)?;
-            let n = guard::call_core(|| Ok(handle.udp().and_then(AcceleratedUdp::bytes_readable)))
-                .ok()??;
+            let readable = |udp: &AcceleratedUdp| udp.bytes_readable(handle.fd());
+            let n = guard::call_core(|| Ok(handle.udp().and_then(readable))).ok()??;
             if arg.is_null() {
                 return Some(errno::fail_int(libc::EFAULT));
             }

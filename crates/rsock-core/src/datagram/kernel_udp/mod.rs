@@ -394,18 +394,6 @@ impl AcceleratedUdp {
     fn routes(&self) -> MutexGuard<'_, Routes> {
         self.routes.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    /// Length of the datagram that a receive would return now, if it is in the queue (`FIONREAD`).
-    #[must_use]
-    pub fn bytes_readable(&self) -> Option<usize> {
-        let mut len = None;
-        let _section = Section::enter();
-        self.queue()?.ud.try_take(|arrived| {
-            len = receiving::parse(arrived).map(|(_, at)| arrived.len() - at);
-            false
-        });
-        len
-    }
 }
 
 /// The address that the socket is connected to.

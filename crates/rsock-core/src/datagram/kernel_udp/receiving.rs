@@ -10,6 +10,7 @@ use crate::metrics::DatagramEvent;
 use crate::sys;
 use rsock_cm::in_family;
 use rsock_verbs::Arrived;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, sockopt};
@@ -208,6 +209,35 @@ impl AcceleratedUdp {
         }
     }
 
+    /// Length of the datagram that the next receive returns, if that one is in the queue
+    /// (`FIONREAD`). `None` leaves the answer to the kernel.
+    #[must_use]
+    pub fn bytes_readable(&self, fd: BorrowedFd<'_>) -> Option<usize> {
+        if self.has_ended() || self.never_opened() {
+            return None;
+        }
+        let peeked = self.peeked.load(Ordering::Relaxed);
+        let may_pass = peeked == IN_QUEUE;
+        let is_late = || {
+            self.since_kernel.load(Ordering::Relaxed) >= KERNEL_EVERY
+                && self.was_kernel_seen_long_ago()
+        };
+        let is_kernel_due = peeked == IN_KERNEL || !may_pass && is_late();
+        let look = |may_pass| self.take(true, may_pass, |arrived, _, at| arrived.len() - at);
+        let found = match look(may_pass) {
+            FromQueue::Datagram(len) if !is_kernel_due => FromQueue::Datagram(len),
+            FromQueue::Nothing => return None,
+            _ if has_input(fd) => {
+                self.peeked.store(IN_KERNEL, Ordering::Relaxed);
+                return None;
+            }
+            _ => look(true),
+        };
+        let FromQueue::Datagram(len) = found else { return None };
+        self.peeked.store(IN_QUEUE, Ordering::Relaxed);
+        Some(len)
+    }
+
     /// Whether the kernel's socket has not been read for long because the queue was never empty.
     #[inline]
     fn is_kernel_due(&self) -> bool {
@@ -215,6 +245,11 @@ impl AcceleratedUdp {
             return false;
         }
         self.since_kernel.store(0, Ordering::Relaxed);
+        self.was_kernel_seen_long_ago()
+    }
+
+    #[inline]
+    fn was_kernel_seen_long_ago(&self) -> bool {
         sys::tick().wrapping_sub(self.kernel_seen.load(Ordering::Relaxed)) >= KERNEL_AFTER
     }
 
@@ -290,6 +325,13 @@ impl AcceleratedUdp {
     }
 }
 
+/// Whether the kernel's socket has a datagram; takes a system call.
+fn has_input(fd: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())).is_ok_and(|n| n == 1)
+        && fds[0].revents().contains(PollFlags::IN)
+}
+
 /// The longest wait of a call.
 #[derive(Clone, Copy)]
 struct Limit {
@@ -306,7 +348,7 @@ impl Limit {
 
 /// The header, and the offset of the payload.
 #[inline(always)]
-pub(super) fn parse(arrived: &dyn Arrived) -> Option<(Header, usize)> {
+fn parse(arrived: &dyn Arrived) -> Option<(Header, usize)> {
     let mut front = [0; header::MAX];
     if arrived.len() < header::MIN {
         return None;
