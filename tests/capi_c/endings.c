@@ -112,6 +112,68 @@ static void numbers(void)
 	CHECK(rclose(again) == 0);
 }
 
+struct connecting {
+	int fd;
+	struct sockaddr_in to;
+};
+
+static void *connects(void *arg)
+{
+	struct connecting *c = arg;
+
+	CHECK(rconnect(c->fd, SOCKADDR(c->to), sizeof(c->to)) == 0);
+	return NULL;
+}
+
+/* Waits for the connect as well, once that has begun. */
+static void *sends(void *arg)
+{
+	struct connecting *c = arg;
+	ssize_t n;
+
+	do
+		n = rsend(c->fd, "x", 1, 0);
+	while (n == -1 && errno == ENOTCONN);
+	CHECK(n == 1);
+	return NULL;
+}
+
+/* Of two threads that wait for a connect, one takes the answer. */
+static void connecting(void)
+{
+	enum { ROUNDS = 200 };
+	struct connecting c;
+	int listening = listener(&c.to), go[2];
+	pthread_t threads[2];
+	pid_t pid;
+	char word;
+
+	CHECK(pipe(go) == 0);
+	pid = child();
+	if (pid == 0) {
+		close(go[1]);
+		while (read(go[0], &word, 1) == 1) {
+			int fd = raccept(listening, NULL, NULL);
+
+			CHECK(fd >= 0 && rrecv(fd, &word, 1, 0) == 1 && rclose(fd) == 0);
+		}
+		_exit(0);
+	}
+	for (int i = 0; i < ROUNDS; i++) {
+		c.fd = rsocket(AF_INET, SOCK_STREAM, 0);
+		CHECK(c.fd >= 0);
+		CHECK(pthread_create(&threads[0], NULL, connects, &c) == 0);
+		CHECK(pthread_create(&threads[1], NULL, sends, &c) == 0);
+		CHECK(write(go[1], "", 1) == 1);
+		for (int j = 0; j < 2; j++)
+			CHECK(pthread_join(threads[j], NULL) == 0);
+		CHECK(rclose(c.fd) == 0);
+	}
+	close(go[1]);
+	CHECK(status_of(pid) == 0);
+	CHECK(rclose(listening) == 0);
+}
+
 static void *client(void *at)
 {
 	char word[8];
@@ -204,6 +266,7 @@ int main(void)
 	death(1);
 	exits();
 	numbers();
+	connecting();
 	prefork();
 	threads();
 	return 0;

@@ -16,6 +16,10 @@ use std::time::{Duration, Instant};
 /// How long a connect takes at most: what kernel TCP takes to give up.
 pub(super) const CONNECT_LIMIT: Duration = Duration::from_secs(127);
 
+/// Longest sleep on a connect: a second thread that advances the same connect takes the messages
+/// that would have ended the sleep, and one that closes the socket sends none.
+pub(super) const CONNECT_SLEEP: Duration = Duration::from_millis(20);
+
 /// A connect under way. [`Self::progress`] advances it and never waits.
 #[derive(Debug)]
 pub(super) struct PendingConnect<M: Manager> {

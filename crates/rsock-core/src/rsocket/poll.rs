@@ -8,6 +8,7 @@ use crate::datagram::{self, Datagram, OUTPUT, PollUdp};
 use crate::engine::Interest;
 use crate::interrupt::Watch;
 use crate::rsocket::any_device::{AnyArmed, AnyConnection, ThreadBells};
+use crate::rsocket::pending_connect::CONNECT_SLEEP;
 use crate::rsocket::socket::Socket;
 use crate::sys;
 use rustix::event::PollFlags;
@@ -36,10 +37,6 @@ pub struct PollEntry<'a> {
     /// The events found, with `POLLERR` and `POLLHUP`.
     pub revents: PollFlags,
 }
-
-/// Longest sleep on a connect: a second thread that advances the same connect takes the messages
-/// that would have ended the sleep.
-const CONNECT_SLEEP: Duration = Duration::from_millis(20);
 
 /// What a program asks for that waits for datagrams.
 const INPUT: PollFlags = PollFlags::IN.union(PollFlags::RDNORM);

@@ -2,7 +2,7 @@
 
 use crate::interrupt::Watch;
 use crate::rsocket::any_device::{self, AnyPendingConnect};
-use crate::rsocket::pending_connect::CONNECT_LIMIT;
+use crate::rsocket::pending_connect::{CONNECT_LIMIT, CONNECT_SLEEP};
 use crate::rsocket::socket::{Mode, Socket, State, errno};
 use crate::sys;
 use rsock_cm::canonical;
@@ -18,7 +18,7 @@ impl Socket {
     /// # Errors
     /// `ECONNREFUSED`, `ETIMEDOUT`, `EHOSTUNREACH`, `ENETUNREACH`, `EACCES` (the listener belongs
     /// to another user), `ENOTSUP` (another protocol version), `EADDRINUSE`, `EINPROGRESS`,
-    /// `EALREADY`, `EISCONN`, `EINTR`.
+    /// `EALREADY`, `EISCONN`, `EINTR`; `EBADF` if another thread [closes](Self::close) the socket.
     #[doc(alias = "rconnect")]
     pub fn connect(&self, to: SocketAddr, limit: Option<Duration>) -> io::Result<()> {
         {
@@ -73,7 +73,8 @@ impl Socket {
             for listener in &listeners {
                 fds.extend(listener.handshake_entries());
             }
-            match sys::sleep(&mut fds, sys::time_left(Some(until)), None, watch) {
+            let limit = sys::time_left(Some(until)).map(|left| left.min(CONNECT_SLEEP));
+            match sys::sleep(&mut fds, limit, None, watch) {
                 Err(e) if e.raw_os_error() == Some(libc::EINTR) && !watch.must_end() => {}
                 Err(e) => return Err(e),
                 Ok(_) => {}

@@ -284,21 +284,36 @@ impl Socket {
         }
     }
 
-    /// As `close(2)`: ends the connection, and calls that wait in other threads. On an RDMA device
+    /// As `close(2)`: ends the connection, and calls that wait in other threads, where the kernel's
+    /// `close` leaves them waiting: a connect ends with `EBADF`. On an RDMA device
     /// it waits until the peer has all bytes, for `SO_LINGER` at most, or ten seconds without; in
     /// shared memory the peer has them already. A linger of zero resets the connection.
     #[doc(alias = "rclose")]
     pub fn close(&self) {
-        if let Some(connection) = self.connection.get() {
+        if !self.close_unconnected()
+            && let Some(connection) = self.connection.get()
+        {
             let linger = self.options().linger;
             connection.close(linger.unwrap_or(DEFAULT_LINGER));
-            return;
+        }
+    }
+
+    /// Closes a socket that is not connected. False if it is: another thread may finish the connect
+    /// meanwhile.
+    fn close_unconnected(&self) -> bool {
+        if self.connection.get().is_some() {
+            return false;
         }
         let mut state = self.state();
-        if let State::Listening(queue) = &*state {
-            queue.shutdown();
+        match &*state {
+            State::Connected => return false,
+            State::Listening(queue) => queue.shutdown(),
+            // What threads report that wait for the connect.
+            State::Connecting(_) => self.error.store(libc::EBADF, Ordering::Relaxed),
+            State::Idle => {}
         }
         *state = State::Idle;
+        true
     }
 
     /// As `getsockname(2)`.

@@ -79,11 +79,7 @@ fn wrong_addresses_have_the_errno_of_the_kernel() {
 #[test]
 fn a_connect_without_an_answer_times_out() {
     let _watchdog = watchdog();
-    // A listener of the connection manager, whose handshakes no thread advances.
-    let ctx = SoftContext::open().expect("device");
-    let port = Arc::new(Port::open(false).expect("port"));
-    port.bind(addr("127.0.0.1:0")).expect("bind");
-    let listener = Listener::listen(&ctx, PortSpace::Tcp, port, 1).expect("listen");
+    let listener = silent_listener();
     let client = Socket::new(Family::V4).expect("socket");
     let short = Some(Duration::from_millis(30));
     assert_eq!(errno(client.connect(listener.local_addr(), short)), libc::ETIMEDOUT);
@@ -97,6 +93,29 @@ fn a_connect_without_an_answer_times_out() {
     let error = client.take_error().and_then(|e| e.raw_os_error());
     assert_eq!(error, Some(libc::ETIMEDOUT));
     assert!(client.take_error().is_none(), "told once");
+}
+
+/// A listener of the connection manager that answers only where the test makes it.
+fn silent_listener() -> Listener {
+    let ctx = SoftContext::open().expect("device");
+    let port = Arc::new(Port::open(false).expect("port"));
+    port.bind(addr("127.0.0.1:0")).expect("bind");
+    Listener::listen(&ctx, PortSpace::Tcp, port, 1).expect("listen")
+}
+
+#[test]
+fn closing_a_socket_ends_its_connect_in_another_thread() {
+    let _watchdog = watchdog();
+    let listener = silent_listener();
+    let client = Socket::new(Family::V4).expect("socket");
+    std::thread::scope(|threads| {
+        let connects = threads.spawn(|| client.connect(listener.local_addr(), None));
+        while !client.is_connecting() {
+            std::thread::yield_now();
+        }
+        client.close();
+        assert_eq!(errno(connects.join().expect("thread")), libc::EBADF);
+    });
 }
 
 fn nonblocking() -> Socket {
