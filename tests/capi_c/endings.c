@@ -112,6 +112,46 @@ static void numbers(void)
 	CHECK(rclose(again) == 0);
 }
 
+/* A new socket that gets this number. */
+static int datagrams_at(int number)
+{
+	int fd;
+
+	do {
+		fd = rsocket(AF_INET, SOCK_DGRAM, 0);
+		CHECK(fd >= 0 && fd <= number);
+	} while (fd != number);
+	return fd;
+}
+
+/* A socket whose descriptor close(2) closed leaves the next of its number alone. */
+static void numbers_of_others(void)
+{
+	struct sockaddr_in at;
+	socklen_t len = sizeof(at);
+	int fds[2], fd = rsocket(AF_INET, SOCK_DGRAM, 0);
+
+	CHECK(fd >= 0);
+	for (int accepted = 0; accepted < 2; accepted++) {
+		if (accepted) {
+			pair(fds);
+			fd = fds[1];
+		}
+		close(fd);
+		CHECK(datagrams_at(fd) == fd);
+		at = loopback(0);
+		CHECK(rbind(fd, SOCKADDR(at), sizeof(at)) == 0);
+		CHECK(rgetsockname(fd, SOCKADDR(at), &len) == 0);
+		for (int i = 0; i < 3; i++) {
+			CHECK(rsendto(fd, "hello", 5, 0, SOCKADDR(at), len) == 5);
+			CHECK(rrecv(fd, buf, 9, 0) == 5);
+		}
+		CHECK(rclose(fd) == 0);
+	}
+	CHECK(rrecv(fds[0], buf, 1, 0) <= 0);
+	CHECK(rclose(fds[0]) == 0);
+}
+
 struct connecting {
 	int fd;
 	struct sockaddr_in to;
@@ -266,6 +306,7 @@ int main(void)
 	death(1);
 	exits();
 	numbers();
+	numbers_of_others();
 	connecting();
 	prefork();
 	threads();

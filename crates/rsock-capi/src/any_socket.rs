@@ -6,7 +6,7 @@
 use crate::errno::error;
 use libc::c_int;
 use rsock_core::datagram::{Datagram, MessageFlags};
-use rsock_core::rsocket::{Socket, Source};
+use rsock_core::rsocket::{Socket, Source, close_without_descriptor};
 use rustix::net::{RecvFlags, SendFlags};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Shutdown, SocketAddr};
@@ -76,6 +76,14 @@ impl AnySocket {
 
     pub(crate) fn close(&self) {
         either!(self, socket => socket.close());
+    }
+
+    /// As [`Self::close`], of a socket that is not dropped: its descriptor was closed already.
+    pub(crate) fn close_without_descriptor(&self) {
+        match self {
+            Self::Stream(socket) => close_without_descriptor(socket),
+            Self::Datagram(socket) => _ = socket.close_without_descriptor(),
+        }
     }
 
     /// Sends; the only flag with an effect is `MSG_DONTWAIT`. An address is `EISCONN` on a stream.

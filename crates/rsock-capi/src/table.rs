@@ -59,8 +59,8 @@ pub(crate) fn insert(socket: AnySocket, close_on_exec: bool) -> io::Result<c_int
     let stale = cells[at].write().unwrap_or_else(PoisonError::into_inner).replace(Arc::new(entry));
     if let Some(stale) = stale {
         // The program closed the old socket's descriptor without `rclose`, and the number is the
-        // new socket's now: it must not be closed again.
-        stale.socket.close();
+        // new socket's now: that must be neither shut down nor closed.
+        stale.socket.close_without_descriptor();
         std::mem::forget(stale);
     }
     Ok(fd)

@@ -143,17 +143,25 @@ impl Datagram {
     /// Ends calls that wait in other threads. The socket itself is closed when it is dropped.
     #[doc(alias = "rclose")]
     pub fn close(&self) {
+        let has_queue = self.close_without_descriptor();
+        // A forked child holds the same UDP socket, so this process must not shut it down.
+        if !has_queue && sys::forks() == self.forks {
+            // `shutdown` of an unconnected UDP socket fails with ENOTCONN, and wakes its sleepers
+            // all the same.
+            let _ = rustix::net::shutdown(&*self.port, rustix::net::Shutdown::Both);
+        }
+    }
+
+    /// As [`Self::close`], after the program has closed the socket's descriptor: its number may be
+    /// that of another file, which is left alone. The socket must not be dropped. False if calls
+    /// may wait for the UDP socket alone, as after the kernel's `close`.
+    pub fn close_without_descriptor(&self) -> bool {
         // SYNC(closed): before the wake-up, whose fence pairs with the one of arming: a thread that
         // falls asleep checks once more.
         self.is_closed.store(true, Ordering::Release);
-        match self.local.get() {
-            Some(Some(local)) => local.ud.wake_waiters(),
-            // A forked child holds the same UDP socket, so this process must not shut it down.
-            _ if sys::forks() != self.forks => {}
-            // `shutdown` of an unconnected UDP socket fails with ENOTCONN, and wakes its sleepers
-            // all the same.
-            _ => _ = rustix::net::shutdown(&*self.port, rustix::net::Shutdown::Both),
-        }
+        let Some(Some(local)) = self.local.get() else { return false };
+        local.ud.wake_waiters();
+        true
     }
 
     /// As `getsockname(2)`.

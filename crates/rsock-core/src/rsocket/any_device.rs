@@ -342,6 +342,10 @@ impl AnyConnection {
         on!(self, connection => connection.close(linger));
     }
 
+    pub(super) fn abandon(&self) {
+        on!(self, connection => connection.abandon());
+    }
+
     pub(super) fn local_addr(&self) -> SocketAddr {
         on!(self, connection => connection.local_addr())
     }

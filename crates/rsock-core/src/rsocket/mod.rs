@@ -37,5 +37,5 @@ pub use options::{
 };
 pub use poll::{PollEntry, Source, poll};
 pub use settings::SocketSettings;
-pub use socket::Socket;
+pub use socket::{Socket, close_without_descriptor};
 pub use system_defaults::SystemDefaults;

@@ -318,6 +318,13 @@ where
         }
     }
 
+    /// As [`Self::close`], where the descriptor was closed already: the kernel has told the peer.
+    pub(super) fn abandon(&self) {
+        if process() == self.owner {
+            self.stream.peer_gone();
+        }
+    }
+
     pub(super) fn local_addr(&self) -> SocketAddr {
         self.manager_connection.local_addr()
     }

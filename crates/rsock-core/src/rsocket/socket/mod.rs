@@ -3,10 +3,13 @@
 //! Each method has the meaning of the system call of its name. Any number of threads may call any
 //! of them at once; a connected stream is reached without a lock.
 
+mod closing;
 mod connecting;
 mod events;
 mod option_bytes;
 mod typed_options;
+
+pub use closing::close_without_descriptor;
 
 use crate::engine::CallerMemory;
 use crate::interrupt::Watch;
@@ -24,9 +27,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
-
-/// How long a close waits for bytes on their way without `SO_LINGER`.
-const DEFAULT_LINGER: Duration = Duration::from_secs(10);
 
 /// A socket that speaks the rsockets protocol from its first byte.
 #[derive(Debug)]
@@ -282,38 +282,6 @@ impl Socket {
             }
             _ => Err(errno(libc::ENOTCONN)),
         }
-    }
-
-    /// As `close(2)`: ends the connection, and calls that wait in other threads, where the kernel's
-    /// `close` leaves them waiting: a connect ends with `EBADF`. On an RDMA device
-    /// it waits until the peer has all bytes, for `SO_LINGER` at most, or ten seconds without; in
-    /// shared memory the peer has them already. A linger of zero resets the connection.
-    #[doc(alias = "rclose")]
-    pub fn close(&self) {
-        if !self.close_unconnected()
-            && let Some(connection) = self.connection.get()
-        {
-            let linger = self.options().linger;
-            connection.close(linger.unwrap_or(DEFAULT_LINGER));
-        }
-    }
-
-    /// Closes a socket that is not connected. False if it is: another thread may finish the connect
-    /// meanwhile.
-    fn close_unconnected(&self) -> bool {
-        if self.connection.get().is_some() {
-            return false;
-        }
-        let mut state = self.state();
-        match &*state {
-            State::Connected => return false,
-            State::Listening(queue) => queue.shutdown(),
-            // What threads report that wait for the connect.
-            State::Connecting(_) => self.error.store(libc::EBADF, Ordering::Relaxed),
-            State::Idle => {}
-        }
-        *state = State::Idle;
-        true
     }
 
     /// As `getsockname(2)`.
