@@ -69,12 +69,20 @@ static void addresses(void)
 	CHECK(rread(b, buf, sizeof(buf)) == 60000);
 	FAILS(rsendto(a, buf, 65507, 0, SOCKADDR(at_b), sizeof(at_b)), EMSGSIZE);
 	FAILS(rsend(a, "x", 1, 0), EDESTADDRREQ);
+	FAILS(rsendto(a, "x", 1, 0, NULL, sizeof(at_b)), EDESTADDRREQ);
 	FAILS(rgetpeername(a, SOCKADDR(from), &len), ENOTCONN);
 
 	CHECK(rconnect(a, SOCKADDR(at_b), sizeof(at_b)) == 0);
 	CHECK(rgetpeername(a, SOCKADDR(from), &len) == 0 && same(&from, &at_b));
 	CHECK(rsend(a, "x", 1, 0) == 1 && rwrite(a, "yz", 2) == 2);
 	CHECK(rrecv(b, buf, 9, 0) == 1 && rrecv(b, buf, 9, 0) == 2);
+	/* Without an address its length does not count, and without a length the address. */
+	CHECK(rsendto(a, "x", 1, 0, NULL, sizeof(at_b)) == 1 && rrecv(b, buf, 9, 0) == 1);
+	for (i = 0; i < 2; i++) {
+		msg.msg_name = i ? &at_a : NULL;
+		msg.msg_namelen = i ? 0 : sizeof(at_b);
+		CHECK(rsendmsg(a, &msg, 0) == 5 && rrecv(b, buf, 9, 0) == 5);
+	}
 	CHECK(rclose(a) == 0 && rclose(b) == 0);
 	FAILS(rclose(a), EBADF);
 }

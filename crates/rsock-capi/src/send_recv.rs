@@ -44,7 +44,8 @@ fn recv_from(entry: &Entry, bufs: &mut [IoSliceMut<'_>], flags: c_int) -> io::Re
 /// # Safety
 /// `addr` is null or points to `len` readable bytes.
 unsafe fn destination(addr: *const sockaddr, len: socklen_t) -> io::Result<Option<SocketAddr>> {
-    if addr.is_null() && len == 0 {
+    // As in the kernel, whatever the length.
+    if addr.is_null() {
         return Ok(None);
     }
     // SAFETY: passed on.
@@ -101,7 +102,7 @@ pub unsafe extern "C" fn rsendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -
             return error(libc::ENOTSUP);
         }
         // COMPAT: a stream ignores the address, as in librdmacm.
-        let to = if entry.socket.stream().is_ok() {
+        let to = if entry.socket.stream().is_ok() || msg.msg_namelen == 0 {
             None
         } else {
             // SAFETY: the caller of `sendmsg(2)` promises a readable address.
