@@ -3,14 +3,18 @@
 
 use crate::{Running, assert_worked};
 use std::env;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::process::{Command, Stdio};
+
+const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0x77);
 
 /// Such a network, which the process of one test has for itself.
 #[derive(Debug)]
 pub struct StuckNetwork {
     /// The address of this process.
     pub ip: IpAddr,
+    /// Another, which is of one link; with port 0.
+    pub link_local: SocketAddrV6,
     /// Where packets do not arrive.
     pub unreached: SocketAddr,
 }
@@ -39,12 +43,16 @@ impl StuckNetwork {
         ip("link set lo up");
         ip("link add stuck type veth peer name other");
         ip("address add 10.77.0.1/24 dev stuck");
+        ip(&format!("address add {LINK_LOCAL}/64 dev stuck nodad"));
         ip("link set stuck up");
         ip("link set other up");
         // The kernel keeps asking for as long as the test runs.
         ip("ntable change name arp_cache dev stuck mcast_probes 1000000");
         let address = |last| Ipv4Addr::new(10, 77, 0, last);
-        Self { ip: address(1).into(), unreached: (address(2), 9).into() }
+        let shown = ip("-oneline link show stuck");
+        let scope = shown.split(':').next().and_then(|number| number.parse().ok());
+        let link_local = SocketAddrV6::new(LINK_LOCAL, 0, 0, scope.expect("a number"));
+        Self { ip: address(1).into(), link_local, unreached: (address(2), 9).into() }
     }
 
     /// Lets the packets go, and those that are sent from now on.
@@ -57,7 +65,7 @@ impl StuckNetwork {
     }
 }
 
-fn ip(arguments: &str) {
+fn ip(arguments: &str) -> String {
     let out = Command::new("ip").args(arguments.split(' ')).output().expect("`ip` runs");
-    assert_worked(&format!("ip {arguments}"), &out);
+    assert_worked(&format!("ip {arguments}"), &out)
 }

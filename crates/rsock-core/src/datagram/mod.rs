@@ -54,7 +54,7 @@ use remote::Remote;
 use rsock_cm::Port;
 use sending::Routes;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -105,6 +105,11 @@ pub struct Received {
 
 fn raw(fd: BorrowedFd<'_>, events: i16) -> libc::pollfd {
     libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 }
+}
+
+/// Whether an IPv6 address needs a scope, which no header of a queue has.
+fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
 fn errno(e: i32) -> io::Error {

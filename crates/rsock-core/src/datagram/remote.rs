@@ -9,6 +9,7 @@
 
 use crate::datagram::header::KEY;
 use crate::datagram::header::{HeaderBytes, MAX_QUEUE_HEADER, QueueHeader};
+use crate::datagram::is_link_local;
 use crate::datagram::lru::LruMap;
 use crate::sys;
 use rsock_cm::Port;
@@ -281,7 +282,9 @@ impl Remote {
         let source = if bound.is_unspecified() { rsock_cm::route_to(peer)?.source? } else { bound };
         // Addresses of different families, loopback and link-local addresses are not reached by a
         // device.
-        if source.is_ipv4() != peer.is_ipv4() || source.is_loopback() || is_link_local(peer) {
+        let is_of_link =
+            matches!(peer, IpAddr::V4(ip) if ip.is_link_local()) || is_link_local(peer);
+        if source.is_ipv4() != peer.is_ipv4() || source.is_loopback() || is_of_link {
             return None;
         }
         let device = self.device(known, source, now)?;
@@ -348,12 +351,5 @@ impl Remote {
                 ..sum
             },
         )
-    }
-}
-
-fn is_link_local(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => ip.is_link_local(),
-        IpAddr::V6(ip) => ip.segments()[0] & 0xffc0 == 0xfe80,
     }
 }

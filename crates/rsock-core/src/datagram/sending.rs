@@ -7,7 +7,7 @@ use crate::datagram::remote::{Queue, Remote, RemoteRoute};
 use crate::datagram::route::{Medium, Route};
 use crate::datagram::table::{PeerRoute as _, Selection, Table};
 use crate::datagram::udp::UdpSender;
-use crate::datagram::{Datagram, errno, raw};
+use crate::datagram::{Datagram, errno, is_link_local, raw};
 use crate::interrupt::{Section, Watch};
 use crate::sys;
 use rsock_cm::canonical;
@@ -194,6 +194,7 @@ impl Datagram {
         let now = sys::now();
         let local = self.local().ok().flatten().filter(|_| self.is_local(&mut self.routes(), to));
         let is_begun = match local {
+            _ if is_link_local(to.ip()) => false,
             Some(local) => local.begin(to, number, now),
             None => match self.remote().map(|remote| remote.open(to, number)) {
                 Some(Ok((route, header))) => {
@@ -217,12 +218,16 @@ impl Datagram {
     }
 
     /// The queue number for a packet to `to`: 0 where `to` cannot reach any queue of this socket.
+    /// Queues do not know which link a link-local address is of: there all goes by UDP.
     pub(super) fn number_for(
         &self,
         routes: &mut Routes,
         local: Option<&Local>,
         to: SocketAddr,
     ) -> QpNum {
+        if is_link_local(to.ip()) {
+            return QpNum(0);
+        }
         match local.filter(|_| self.is_local(routes, to)) {
             Some(local) if local.is_own_process() => local.ud.qp_num(),
             Some(_) => QpNum(0),

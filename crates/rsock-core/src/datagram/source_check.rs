@@ -5,6 +5,7 @@
 //! reports it: UDP would not let another user send from there either. The kernel is asked once, as
 //! a rule when the process is admitted, and the answer is remembered.
 
+use crate::datagram::is_link_local;
 use crate::sys::sock_diag;
 use rsock_cm::is_local;
 use rsock_verbs::Sender;
@@ -84,7 +85,9 @@ impl SourceCheck {
     /// # Errors
     /// As [`sock_diag::is_owned_by`].
     fn ask(&self, sender: Sender, from: SocketAddr) -> io::Result<bool> {
-        let is_verified = is_local(from.ip()) && sock_diag::is_owned_by(from, sender.uid)?;
+        let is_verified = !is_link_local(from.ip())
+            && is_local(from.ip())
+            && sock_diag::is_owned_by(from, sender.uid)?;
         if is_verified {
             self.remember(sender, from);
         }
