@@ -16,7 +16,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -26,22 +26,31 @@ pub(super) struct AcceptQueue<M: Manager> {
     path: metrics::Transport,
     options: Arc<Mutex<Options>>,
     local: SocketAddr,
-    /// Number of forks of this process before it began to listen.
+    /// The process that began to listen, and the number of its forks before.
+    creator: ProcessId,
     forks: u32,
-    /// An eventfd: readable while established connections await `accept`.
-    ready_fd: OwnedFd,
     queue: Mutex<Queue<M>>,
 }
 
 #[derive(Debug)]
 struct Queue<M: Manager> {
     owner: ProcessId,
+    /// An eventfd, of the owner alone: readable while established connections await `accept`.
+    ready_fd: OwnedFd,
     /// `None` after a shutdown.
     listener: Option<M::Listener>,
     /// Answered, and waiting for the client to confirm.
     half_open: HashMap<RequestId, (ContextOf<M>, QpStream<M::Backend>)>,
     ready: VecDeque<Connection<M>>,
     backlog: usize,
+}
+
+fn ready_fd() -> io::Result<OwnedFd> {
+    Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+}
+
+fn entry(fd: RawFd) -> libc::pollfd {
+    libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -65,10 +74,11 @@ where
             path,
             options,
             local: listener.local_addr(),
+            creator: process(),
             forks: sys::forks(),
-            ready_fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             queue: Mutex::new(Queue {
                 owner: process(),
+                ready_fd: ready_fd()?,
                 listener: Some(listener),
                 half_open: HashMap::new(),
                 ready: VecDeque::new(),
@@ -94,13 +104,13 @@ where
     /// Takes the next finished connection; never waits.
     ///
     /// # Errors
-    /// `EAGAIN`; `EINVAL` after a shutdown; what broke the listener.
+    /// `EAGAIN`; `EINVAL` after a shutdown; what broke the listener; `EMFILE`, `ENFILE`.
     pub(super) fn try_accept(&self, now: Instant) -> io::Result<Connection<M>> {
-        let mut queue = self.owned();
+        let mut queue = self.owned()?;
         let progress = self.progress_queue(&mut queue, now);
         if let Some(established) = queue.ready.pop_front() {
             if queue.ready.is_empty() {
-                self.clear_ready();
+                queue.clear_ready();
             }
             return Ok(established);
         }
@@ -113,8 +123,8 @@ where
 
     /// Whether `accept` would return at once. Advances handshakes first.
     pub(super) fn is_ready(&self, now: Instant) -> bool {
-        let mut queue = self.owned();
-        // `accept` reports the error.
+        // `accept` reports an error.
+        let Ok(mut queue) = self.owned() else { return true };
         self.progress_queue(&mut queue, now).is_err()
             || !queue.ready.is_empty()
             || queue.listener.is_none()
@@ -122,25 +132,34 @@ where
 
     /// What to poll: handshakes, then the queue.
     pub(super) fn poll_entries(&self) -> [libc::pollfd; 2] {
-        let queue = lock(&self.queue);
-        let listener = queue.watched_listener();
-        let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        [entry(listener.map_or(-1, |l| l.as_fd().as_raw_fd())), entry(self.ready_fd.as_raw_fd())]
+        let Ok(queue) = self.owned() else { return [-1; 2].map(entry) };
+        [queue.handshakes(), queue.ready_fd.as_raw_fd()].map(entry)
     }
 
-    /// Adds the descriptor of the handshakes to the epoll set `set`. The lock is held meanwhile, so
-    /// that another thread cannot close the descriptor in between.
+    /// What to poll for handshakes alone, if [`Self::progress`] advances them.
+    pub(super) fn handshake_entry(&self) -> libc::pollfd {
+        entry(if self.is_of_one_process() { lock(&self.queue).handshakes() } else { -1 })
+    }
+
+    /// Adds the descriptor of the handshakes to the epoll set `set`, as
+    /// [`Self::handshake_entry`]. The lock is held meanwhile, so that another thread cannot close
+    /// the descriptor in between.
     pub(super) fn add_handshakes_to(&self, set: BorrowedFd<'_>) -> io::Result<()> {
-        // A forked child does not advance what its parent listens on, and may have inherited the
-        // lock from a thread that it does not have.
-        if self.forks != sys::forks() {
+        if !self.is_of_one_process() {
             return Ok(());
         }
         let queue = lock(&self.queue);
-        match queue.watched_listener() {
-            Some(listener) => sys::epoll_add(set, listener.as_fd().as_raw_fd()),
-            None => Ok(()),
+        match queue.handshakes() {
+            -1 => Ok(()),
+            fd => sys::epoll_add(set, fd),
         }
+    }
+
+    /// Whether no other process may accept here. A forked child does not advance what its parent
+    /// listens on, and may have inherited the lock from a thread that it does not have; its parent
+    /// does not either, because the child may accept here.
+    fn is_of_one_process(&self) -> bool {
+        self.creator == process() && self.forks == sys::forks()
     }
 
     /// Stops listening. Calls that wait in `accept` end with `EINVAL`.
@@ -148,16 +167,17 @@ where
         let mut queue = lock(&self.queue);
         queue.listener = None;
         queue.half_open.clear();
-        self.set_ready();
+        // What a child has not taken over is its parent's.
+        if queue.owner == process() {
+            queue.set_ready();
+        }
     }
 
     /// Advances handshakes, for a thread of this process that waits in a connect.
     pub(super) fn progress(&self, now: Instant) {
-        // After a fork the child may be the process that accepts here. If another thread holds the
-        // lock, it advances the handshakes.
-        if self.forks == sys::forks()
+        // If another thread holds the lock, it advances the handshakes.
+        if self.is_of_one_process()
             && let Ok(mut queue) = self.queue.try_lock()
-            && queue.owner == process()
         {
             let _ = self.progress_queue(&mut queue, now);
         }
@@ -165,14 +185,18 @@ where
 
     /// The queue, as this process's own. A forked child drops the handshakes and connections that
     /// it inherited: they belong to its parent.
-    fn owned(&self) -> MutexGuard<'_, Queue<M>> {
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`: nothing is taken over.
+    fn owned(&self) -> io::Result<MutexGuard<'_, Queue<M>>> {
         let mut queue = lock(&self.queue);
         if queue.owner != process() {
+            queue.ready_fd = ready_fd()?;
             queue.owner = process();
             queue.half_open.clear();
             queue.ready.clear();
         }
-        queue
+        Ok(queue)
     }
 
     fn progress_queue(&self, queue: &mut Queue<M>, now: Instant) -> io::Result<()> {
@@ -192,7 +216,7 @@ where
                     if let Some((ctx, stream)) = queue.half_open.remove(&id) {
                         let path = self.path;
                         queue.ready.push_back(Connection::new(&ctx, stream, connection, path));
-                        self.set_ready();
+                        queue.set_ready();
                     }
                 }
                 Some(Event::Abandoned { id, .. }) => drop(queue.half_open.remove(&id)),
@@ -217,7 +241,9 @@ where
         listener.accept(request.id, qp_num, &data)?;
         Ok(stream)
     }
+}
 
+impl<M: Manager> Queue<M> {
     fn set_ready(&self) {
         // A write fails only when the counter is full, and then the descriptor is readable.
         let _ = rustix::io::write(&self.ready_fd, &1u64.to_ne_bytes());
@@ -226,12 +252,11 @@ where
     fn clear_ready(&self) {
         let _ = rustix::io::read(&self.ready_fd, &mut [0; 8]);
     }
-}
 
-impl<M: Manager> Queue<M> {
-    /// The listener, unless its next connection would find no room.
-    fn watched_listener(&self) -> Option<&M::Listener> {
-        self.listener.as_ref().filter(|_| !self.is_full())
+    /// The descriptor of the handshakes, or -1 where the next connection would find no room.
+    fn handshakes(&self) -> RawFd {
+        let watched = self.listener.as_ref().filter(|_| !self.is_full());
+        watched.map_or(-1, |listener| listener.as_fd().as_raw_fd())
     }
 
     fn is_full(&self) -> bool {

@@ -212,7 +212,7 @@ impl AnyAcceptQueue {
     /// What to poll for handshakes alone.
     pub(super) fn handshake_entries(&self) -> Vec<libc::pollfd> {
         let mut fds = Vec::with_capacity(2);
-        each!(self, queue => fds.push(queue.poll_entries()[0]));
+        each!(self, queue => fds.push(queue.handshake_entry()));
         fds
     }
 
