@@ -135,8 +135,8 @@ impl AcceleratedUdp {
             return Err(ReceivePath::Watched);
         }
         let is_heard = match self.opening.attempt(n_epoll_changes) {
-            OpenAttempt::AlreadyDecided => return Ok(false),
-            OpenAttempt::WouldMissWakeups => false,
+            // Decided meanwhile: another thread has pinned the socket.
+            OpenAttempt::AlreadyDecided | OpenAttempt::WouldMissWakeups => false,
             OpenAttempt::Open => !self.is_pinned(),
         };
         let listener = is_heard.then(|| {
@@ -156,7 +156,7 @@ impl AcceleratedUdp {
             }
             // No sender has found the queue.
             Some(Err(_)) | None => {
-                // This does nothing if the socket was pinned meanwhile.
+                // This does nothing if the socket was pinned meanwhile: its queue never opens.
                 self.opening.give_up();
                 if is_in_epoll_set {
                     self.leave_epoll_sets();
