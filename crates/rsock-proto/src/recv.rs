@@ -6,7 +6,8 @@
 //! then the rest of that buffer.
 //!
 //! The ring can be [replaced](RecvHalf::replace_ring): the room that was announced in the old one
-//! is filled and read there first; then the old one is empty and not used again.
+//! is filled and read there first; then the old one is empty and not used again. It can also be
+//! [extended](RecvHalf::extend_ring) by buffers behind its last one.
 //!
 //! The ring holds, from its oldest byte on: unread bytes, then announced room that the peer may be
 //! writing to at any moment, then free room, which only this end uses. A buffer becomes announced
@@ -297,6 +298,33 @@ impl RecvHalf {
             (self.committed, self.read_off, self.ring_len);
         (self.read_off, self.grant_off, self.ring_len) = (0, 0, ring_len);
         (self.region, self.rkey, self.buf_len) = (ring.region, ring.rkey, ring.buf_len);
+        true
+    }
+
+    /// Whether [`extend_ring`](Self::extend_ring) would do something now: the next announcement
+    /// begins at the start of the ring, so that what is in use reaches up to its end.
+    #[inline]
+    #[must_use]
+    pub fn can_extend_ring(&self) -> bool {
+        self.has_peer && self.grant_off == 0
+    }
+
+    /// Lets the ring have `n_bufs` buffers, of which those beyond the present ones are free. False,
+    /// and nothing changes, if they are not more, or unless
+    /// [`can_extend_ring`](Self::can_extend_ring).
+    ///
+    /// # Panics
+    /// If the ring then does not fit the address space.
+    pub fn extend_ring(&mut self, n_bufs: u8) -> bool {
+        let ring_len = u64::from(self.buf_len) * u64::from(n_bufs);
+        if !self.can_extend_ring() || ring_len <= self.ring_len {
+            return false;
+        }
+        assert!(self.region.0.checked_add(ring_len).is_some(), "the ring wraps");
+        if self.committed != self.old_left {
+            self.grant_off = self.ring_len;
+        }
+        self.ring_len = ring_len;
         true
     }
 

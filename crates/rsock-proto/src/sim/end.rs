@@ -434,4 +434,17 @@ impl End {
             self.other_ring = std::mem::replace(&mut self.ring, fresh);
         }
     }
+
+    /// Lets the ring have two more buffers.
+    pub(super) fn extend_ring(&mut self) {
+        /// The other ring is so far behind this one.
+        const MOST: usize = 32;
+        let EndConfig::Rsock { buf_len, .. } = self.cfg else { return };
+        let Half::Rsock { recv, .. } = &mut self.half else { return };
+        let buf_len = if self.is_replaced { 1 + buf_len / 3 } else { buf_len } as usize;
+        let n_bufs = self.ring.len() / buf_len + 2;
+        if n_bufs <= MOST && recv.extend_ring(u8::try_from(n_bufs).unwrap_or(0)) {
+            self.ring.resize(n_bufs * buf_len, 0);
+        }
+    }
 }

@@ -57,6 +57,8 @@ pub enum Op {
     Iomap(Side),
     /// The receiving half replaces its ring, if it can.
     ReplaceRing(Side),
+    /// The receiving half lets its ring have two more buffers, if it can.
+    ExtendRing(Side),
     /// The application ends sending.
     ShutWr(Side),
     /// The application ends receiving.
@@ -82,10 +84,11 @@ impl Op {
             17..=18 => Self::Land(side, 1 + amount % 16),
             19..=21 => Self::Send(side),
             22..=24 => Self::Grant(side),
-            25 | 27 | 30 => Self::Poll(side),
+            25 | 27 => Self::Poll(side),
             26 => Self::Iomap(side),
             28 => Self::ReplaceRing(side),
             29 => Self::Drive,
+            30 => Self::ExtendRing(side),
             // Ends are rare: they end the run's interest.
             _ => match amount % 16 {
                 0 => Self::Close(side),

@@ -86,6 +86,7 @@ impl Pair {
                 }
             }
             Op::ReplaceRing(side) => self.end(side).replace_ring(),
+            Op::ExtendRing(side) => self.end(side).extend_ring(),
             Op::ShutWr(side) => self.end_of(side, LifecycleEvent::LocalShutWr),
             Op::ShutRd(side) => self.end_of(side, LifecycleEvent::LocalShutRd),
             Op::Close(side) => self.end_of(side, LifecycleEvent::LocalShutRdWr),

@@ -253,6 +253,33 @@ fn what_is_announced_in_the_old_ring_comes_before_the_new_one() {
 }
 
 #[test]
+fn a_ring_is_extended_where_its_next_buffer_is_the_first() {
+    let mut half = half(RecvConfig { n_bufs: 2, ..CFG });
+    assert!(!half.can_extend_ring() && !half.extend_ring(3), "the second buffer comes next");
+    grant(&mut half).unwrap();
+    half.handle_data(100).unwrap();
+    half.consume(60);
+    assert!(half.can_extend_ring() && !half.extend_ring(2), "it has two");
+    assert_eq!(grant(&mut half), None, "the first buffer is not free");
+    assert!(half.extend_ring(4));
+    assert_eq!(grant(&mut half).and_then(|(_, entry)| entry), Some((0x9000, 200, 100)));
+    assert!(!half.can_extend_ring());
+    half.handle_data(100).unwrap();
+    half.handle_data(90).unwrap();
+    assert_eq!(half.span_at(0), Some(span(60, 230)));
+    half.consume(230);
+    let fourth = grant(&mut half).and_then(|(_, entry)| entry);
+    assert_eq!(fourth, Some((0x9010, 300, 100)));
+    half.handle_data(10).unwrap();
+    half.handle_data(100).unwrap();
+    let first = grant(&mut half).and_then(|(_, entry)| entry);
+    assert_eq!(first, Some((0x9000, 0, 100)), "it wraps at its new end");
+    half.handle_data(100).unwrap();
+    assert_eq!(half.span_at(0), Some(span(290, 110)));
+    assert_eq!(half.span_at(110), Some(span(0, 100)));
+}
+
+#[test]
 fn the_ring_is_not_replaced_before_the_peer_is_known() {
     let mut half = RecvHalf::new(CFG);
     assert!(!half.replace_ring(OTHER));
