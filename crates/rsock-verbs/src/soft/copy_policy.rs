@@ -4,7 +4,8 @@
 //! changes that within minutes. For payloads of each size this decides which kind of store is
 //! faster. The cost of a single copy does not show it, because the slower end hides it from the
 //! other; so now and then a trial runs both kinds, one after the other, and compares their
-//! throughput.
+//! throughput. A trial outlasts a turn of the ring: lines that streaming stores have sent to memory
+//! are slow to write with ordinary ones, once.
 
 /// The choice for one direction between two queue pairs. `Copy`, because it is part of a queue
 /// pair's state in family memory.
@@ -37,11 +38,12 @@ const CLASSES: [Class; 3] = [
 /// KiB.
 const ANSWERS_FROM: usize = 8192;
 
-/// Two trials in so many messages.
-const PERIOD: u16 = 8192;
-/// Messages of a trial. Its first half fills the window of messages under way, its second half is
-/// timed.
-const TRIAL: u16 = 384;
+/// Bytes in which there are two trials, one of each kind of store.
+const PERIOD: u32 = 256 << 20;
+/// Bytes of a trial before its timed part: more than a ring has.
+const SETTLING: u32 = 4 << 20;
+/// Bytes of a trial.
+const TRIAL: u32 = 6 << 20;
 const SCALE: u64 = 256;
 
 impl CopyPolicy {
@@ -69,13 +71,12 @@ impl CopyPolicy {
 /// What has been learnt of one class of sizes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Choice {
-    /// Messages so far, modulo [`PERIOD`].
-    turn: u16,
+    /// Bytes so far, modulo [`PERIOD`].
+    at: u32,
     /// Whether copies go the other way than at first.
     is_other_way: bool,
-    /// Lines copied since `start`, a reading of the time-stamp counter.
-    lines: u32,
-    start: u64,
+    /// The time-stamp counter, and `at`, when the timed part of a trial began.
+    start: (u64, u32),
     /// Cycles of a line, times [`SCALE`], in the last trial of the other way.
     trial: u64,
 }
@@ -83,24 +84,29 @@ struct Choice {
 impl Choice {
     /// Whether this copy goes the other way than at first.
     fn is_other_way(&mut self, len: usize, now: impl Fn() -> u64) -> bool {
-        const BEGIN: u16 = TRIAL / 2;
-        const END: u16 = TRIAL - 1;
-        const BEGIN_AGAIN: u16 = TRIAL + BEGIN;
-        const END_AGAIN: u16 = TRIAL + END;
-        let turn = self.turn;
-        self.turn = (turn + 1) % PERIOD;
-        match turn {
-            BEGIN | BEGIN_AGAIN => (self.start, self.lines) = (now(), 0),
-            END => self.trial = self.cost(now()),
-            // A tenth is more than the error of a trial.
-            END_AGAIN if self.trial * 10 < self.cost(now()) * 9 => self.is_other_way ^= true,
-            _ => self.lines = self.lines.saturating_add(u32::try_from(len / 64).unwrap_or(0)),
+        let before = self.at;
+        let after = before.saturating_add(u32::try_from(len).unwrap_or(u32::MAX));
+        self.at = if after < PERIOD { after } else { 0 };
+        if before >= 2 * TRIAL {
+            return self.is_other_way;
         }
-        self.is_other_way ^ (turn < TRIAL)
+        let passes = |mark: u32| before < mark && after >= mark;
+        if passes(SETTLING) || passes(TRIAL + SETTLING) {
+            self.start = (now(), before);
+        } else if passes(TRIAL) {
+            self.trial = self.cost(now(), before);
+        } else if passes(2 * TRIAL) && self.trial * 10 < self.cost(now(), before) * 9 {
+            // A tenth is more than the error of a trial.
+            self.is_other_way ^= true;
+        }
+        self.is_other_way ^ (before < TRIAL)
     }
 
-    fn cost(&self, end: u64) -> u64 {
-        end.saturating_sub(self.start).saturating_mul(SCALE) / u64::from(self.lines.max(1))
+    /// Cycles of a line in the timed part, which ends with byte `end`.
+    fn cost(&self, now: u64, end: u32) -> u64 {
+        let (start, from) = self.start;
+        let lines = u64::from(end.saturating_sub(from) / 64).max(1);
+        now.saturating_sub(start).saturating_mul(SCALE) / lines
     }
 }
 
@@ -131,21 +137,23 @@ mod tests {
         copy_policy.classes[class].is_other_way ^ CLASSES[class].streams_at_first
     }
 
-    /// Sends `messages` of one size on a machine where a message takes `ordinary` cycles with
-    /// ordinary stores and `streaming` with streaming ones, under a window of 112 messages.
+    /// Sends `bytes` in messages of one size on a machine where a message takes `ordinary` cycles
+    /// with ordinary stores and `streaming` with streaming ones. How fast the reader is depends on
+    /// how the bytes were written that the ring held a turn before.
     fn run(
         copy_policy: &mut CopyPolicy,
         (class, len): (usize, usize),
         (ordinary, streaming): (u64, u64),
-        messages: u32,
+        bytes: u32,
     ) {
+        const RING: usize = 3 << 20;
         let clock = Cell::new(0);
-        let mut under_way = std::collections::VecDeque::new();
-        for _ in 0..messages {
+        let mut ring = std::collections::VecDeque::new();
+        for _ in 0..bytes as usize / len {
             let from = copy_policy.choose(class, len, || clock.get());
-            under_way.push_back(if len >= from { streaming } else { ordinary });
-            if under_way.len() > 112 {
-                clock.set(clock.get() + under_way.pop_front().unwrap_or(0));
+            ring.push_back(if len >= from { streaming } else { ordinary });
+            if ring.len() > RING / len {
+                clock.set(clock.get() + ring.pop_front().unwrap_or(0));
             }
         }
     }
@@ -155,9 +163,9 @@ mod tests {
         for size in SIZES {
             let mut copy_policy = CopyPolicy::default();
             for _ in 0..3 {
-                run(&mut copy_policy, size, (2000, 1000), 2 * u32::from(PERIOD));
+                run(&mut copy_policy, size, (2000, 1000), 2 * PERIOD);
                 assert!(streams(&copy_policy, size.0), "{size:?}");
-                run(&mut copy_policy, size, (600, 1000), 2 * u32::from(PERIOD));
+                run(&mut copy_policy, size, (600, 1000), 2 * PERIOD);
                 assert!(!streams(&copy_policy, size.0), "{size:?}");
             }
         }
@@ -170,7 +178,7 @@ mod tests {
                 let mut copy_policy = CopyPolicy::default();
                 copy_policy.classes[size.0].is_other_way = is_other_way;
                 let before = streams(&copy_policy, size.0);
-                run(&mut copy_policy, size, (1000, 1000), 5 * u32::from(PERIOD));
+                run(&mut copy_policy, size, (1000, 1000), 4 * PERIOD);
                 assert_eq!(streams(&copy_policy, size.0), before, "{size:?}");
             }
         }
@@ -188,8 +196,8 @@ mod tests {
     #[test]
     fn sizes_are_learnt_apart() {
         let mut copy_policy = CopyPolicy::default();
-        run(&mut copy_policy, SIZES[0], (2000, 1000), 2 * u32::from(PERIOD));
-        run(&mut copy_policy, SIZES[1], (600, 1000), 2 * u32::from(PERIOD));
+        run(&mut copy_policy, SIZES[0], (2000, 1000), 2 * PERIOD);
+        run(&mut copy_policy, SIZES[1], (600, 1000), 2 * PERIOD);
         assert!(streams(&copy_policy, SIZES[0].0) && !streams(&copy_policy, SIZES[1].0));
         assert_eq!(copy_policy.stream_from(4096, false), usize::MAX, "its first trial");
     }
