@@ -11,8 +11,8 @@ use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
 use std::ptr;
 
-/// Of the address space that a limited process has left, one mapping may take this part: the rest
-/// is the program's.
+/// Of the address space that a process has left, one mapping may take this part: the rest is the
+/// program's.
 const PART: u64 = 32;
 
 /// Whether the process's address space is limited (`RLIMIT_AS`).
@@ -22,8 +22,15 @@ pub(crate) fn is_limited() -> bool {
 
 /// Whether a mapping of that many bytes leaves the program what it may expect.
 pub(crate) fn has_room(len: u64) -> bool {
-    let Some(limit) = getrlimit(Resource::As).current else { return true };
+    let limit = getrlimit(Resource::As).current.unwrap_or_else(address_space);
     in_use().is_some_and(|used| len <= limit.saturating_sub(used) / PART)
+}
+
+/// Bytes of address space that the processor and the kernel give a process. Its stacks lie in the
+/// upper half of it.
+fn address_space() -> u64 {
+    let on_the_stack = 0u8;
+    (&raw const on_the_stack).addr().checked_next_power_of_two().map_or(u64::MAX, |len| len as u64)
 }
 
 /// Bytes of address space that the process uses.
@@ -77,6 +84,15 @@ mod tests {
         let start = format!("{:x}-", at.expose_provenance());
         let mut lines = all.lines().skip_while(|line| !line.starts_with(&start));
         lines.find(|line| line.starts_with(name)).expect("a line").to_owned()
+    }
+
+    #[test]
+    fn the_address_space_holds_heap_and_stack_and_is_not_much_larger() {
+        let space = address_space();
+        let heap = Box::new(0u8);
+        assert!((&raw const *heap).addr() as u64 <= space, "{space:#x}");
+        let most = usize::try_from(space).expect("64 bits");
+        assert!(most > 1 << 36 && map(most, None).is_err(), "{space:#x}");
     }
 
     #[test]

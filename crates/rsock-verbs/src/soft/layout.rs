@@ -14,7 +14,7 @@ use crate::sync::waiter::WaitLine;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Layout version, exchanged in the handshake.
-pub(super) const VERSION: u32 = 6;
+pub(super) const VERSION: u32 = 7;
 /// Granule of big allocations.
 pub(super) const PAGE: u64 = 4096;
 /// Regions of one segment.

@@ -15,8 +15,9 @@ use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 
-/// Sizes tried for a new segment, in bytes. Sparse: pages are allocated when they are touched.
-const SIZES: [u64; 4] = [16 << 30, 4 << 30, 1 << 30, 256 << 20];
+/// Sizes tried for a new segment, in bytes. Sparse: pages are allocated when they are touched. The
+/// first has room for the buffers of ten thousand streams.
+const SIZES: [u64; 4] = [32 << 30, 4 << 30, 1 << 30, 256 << 20];
 const SEALS: SealFlags = SealFlags::SEAL.union(SealFlags::SHRINK).union(SealFlags::GROW);
 /// `statfs` type of memory files; huge page files have another.
 const TMPFS_MAGIC: u64 = 0x0102_1994;

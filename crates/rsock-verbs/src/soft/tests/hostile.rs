@@ -354,9 +354,9 @@ fn a_queue_pair_with_a_false_lane_location_is_refused() {
         |e| e.slots.store(1 << 31, Ordering::Relaxed),
         |e| e.n_caps.store(3, Ordering::Relaxed),
         |e| e.slots_at.store(u64::MAX - 63, Ordering::Relaxed),
-        |e| e.slots_at.store(16 << 30, Ordering::Relaxed),
+        |e| e.slots_at.store(32 << 30, Ordering::Relaxed),
         |e| e.head_at.store(DATA + 4, Ordering::Relaxed),
-        |e| e.wait_at.store((16 << 30) - 64, Ordering::Relaxed),
+        |e| e.wait_at.store((32 << 30) - 64, Ordering::Relaxed),
     ];
     for spoil in spoil {
         let (x, y) = linked_pair(&ctx).expect("link");
