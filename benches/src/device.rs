@@ -38,5 +38,11 @@ pub fn pair(len: usize) -> Result<(End, End), Error> {
     Ok((a, b))
 }
 
-const CAP: QpCap =
-    QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 4, max_recv_sge: 0, max_inline: 64 };
+const CAP: QpCap = QpCap {
+    max_send_wr: 64,
+    max_recv_wr: 64,
+    max_send_sge: 4,
+    max_recv_sge: 0,
+    has_recv_ids: true,
+    max_inline: 64,
+};

@@ -66,6 +66,7 @@ impl End {
             max_recv_wr: 4,
             max_send_sge: 1,
             max_recv_sge: 1,
+            has_recv_ids: true,
             max_inline: 64,
         };
         let (cq, qp) = pd.create_qp(ctx, cap).expect("qp");

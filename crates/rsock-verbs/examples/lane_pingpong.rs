@@ -34,6 +34,7 @@ fn pair() -> Result<(End, End), Box<dyn std::error::Error>> {
             max_recv_wr: WINDOW,
             max_send_sge: 2,
             max_recv_sge: 0,
+            has_recv_ids: true,
             max_inline: 64,
         };
         let (cq, qp) = pd.create_qp(&ctx, cap)?;

@@ -137,6 +137,9 @@ pub struct QpCap {
     pub max_send_sge: u32,
     /// Scatter/gather entries of one receive.
     pub max_recv_sge: u32,
+    /// Whether the completion of a receive has the id that the receive was posted with. Otherwise
+    /// it may have any, and the queue takes less memory.
+    pub has_recv_ids: bool,
     /// Bytes of one send, at most [`DeviceAttr::max_inline`].
     pub max_inline: u32,
 }

@@ -44,6 +44,7 @@ fn connect_end(ctx: &SoftContext, link: Arc<Link>, socket: BorrowedFd<'_>, recei
         max_recv_wr: WINDOW,
         max_send_sge: 1,
         max_recv_sge: 0,
+        has_recv_ids: true,
         max_inline: 64,
     };
     let (cq, qp) = pd.create_qp(ctx, cap).expect("qp");

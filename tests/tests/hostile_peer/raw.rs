@@ -70,6 +70,7 @@ impl<M: Manager> End<M> {
             max_recv_wr: RECEIVES,
             max_send_sge: 1,
             max_recv_sge: 1,
+            has_recv_ids: true,
             max_inline: 128,
         };
         let (cq, qp) = pd.create_qp(ctx, cap).expect("qp");

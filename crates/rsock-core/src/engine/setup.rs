@@ -68,6 +68,7 @@ impl<B: Backend> Preparing<B> {
             max_send_sge: u32::try_from(MAX_PIECES).unwrap_or(1),
             // A receive that only takes an immediate needs no scatter entry.
             max_recv_sge: u32::from(wire == Wire::MsgSend),
+            has_recv_ids: wire == Wire::MsgSend,
             max_inline: max_inline.min(COPIED),
         };
         let (cq, qp) = pd.create_qp(ctx, cap)?;

@@ -147,6 +147,24 @@ pub fn receives_can_be_posted_many_at_once<F: Fixture>(f: &F) {
     }
 }
 
+/// Receives without ids are used and flushed as others are.
+pub fn receives_need_no_ids<F: Fixture>(f: &F) {
+    let _dog = Watchdog::new("receives without ids");
+    let default = Setup::default();
+    let setup = Setup { cap: QpCap { has_recv_ids: false, ..default.cap }, ..default };
+    let [a, b] = setup.build(f);
+    let posted = b.qp.post_recvs_empty(WrId(0), 10_000);
+    assert!(posted >= 32, "{posted}");
+    a.post(1, SendOp::Send, &[], SendFlags::empty()).expect("post");
+    let wc = b.next(&a);
+    assert_eq!((wc.status, wc.op, wc.len), (WcStatus::SUCCESS, WcOp::Recv, 0));
+    b.qp.fail();
+    for _ in 1..posted {
+        assert_eq!(b.next(&a).status, WcStatus::WR_FLUSH);
+    }
+    assert!(b.poll().is_empty());
+}
+
 /// Many messages of changing kind and size, window after window, with a receiver in a thread of its
 /// own: nothing is lost, doubled or reordered.
 pub fn a_long_stream_keeps_its_order<F: Fixture>(f: &F) {

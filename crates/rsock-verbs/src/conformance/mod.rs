@@ -70,6 +70,7 @@ macro_rules! conformance_tests {
             copied_payloads_may_be_reused_at_once
             a_full_receive_queue_is_reported
             receives_can_be_posted_many_at_once
+            receives_need_no_ids
             a_long_stream_keeps_its_order
             states_forbid_what_verbs_forbid
             failing_flushes_everything_in_order
@@ -154,6 +155,7 @@ impl Default for Setup {
                 max_recv_wr: 32,
                 max_send_sge: 3,
                 max_recv_sge: 3,
+                has_recv_ids: true,
                 max_inline: 4096,
             },
             qp_access: Access::REMOTE_WRITE,

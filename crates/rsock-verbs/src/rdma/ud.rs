@@ -150,6 +150,7 @@ impl RdmaUd {
             max_recv_wr: n_slots,
             max_send_sge: 1,
             max_recv_sge: 1,
+            has_recv_ids: true,
             max_inline: u32::try_from(mtu).unwrap_or(0),
         };
         let qp = RdmaQp::of_type(ibv_qp_type::IBV_QPT_UD, &pd, &cq, cap)?;

@@ -94,6 +94,7 @@ impl SgeTable {
 /// A ring of receives. The owner of the queue keeps its counters.
 #[derive(Debug)]
 pub(super) struct RecvQueue {
+    /// Empty where receives have none.
     ids: FamilySlice<AtomicU64>,
     /// Pieces of each entry; empty where receives have none.
     counts: FamilySlice<AtomicU32>,
@@ -103,12 +104,13 @@ pub(super) struct RecvQueue {
 }
 
 impl RecvQueue {
-    pub(super) fn new(depth: u32, max_sge: u32) -> Result<Self, Error> {
+    pub(super) fn new(depth: u32, max_sge: u32, has_ids: bool) -> Result<Self, Error> {
         let entries = depth.max(1).next_power_of_two();
         let room = || Error::Exhausted("family memory");
+        let with_id = if has_ids { entries as usize } else { 0 };
         let counted = if max_sge == 0 { 0 } else { entries as usize };
         Ok(Self {
-            ids: FamilySlice::zeroed(entries as usize).ok_or_else(room)?,
+            ids: FamilySlice::zeroed(with_id).ok_or_else(room)?,
             counts: FamilySlice::zeroed(counted).ok_or_else(room)?,
             sges: SgeTable::new(entries, max_sge)?,
             mask: entries - 1,
@@ -124,7 +126,9 @@ impl RecvQueue {
     #[inline(always)]
     pub(super) fn put(&self, index: u32, id: WrId, sges: &[Sge]) {
         let i = (index & self.mask) as usize;
-        self.ids[i].store(id.0, Ordering::Relaxed);
+        if let Some(stored) = self.ids.get(i) {
+            stored.store(id.0, Ordering::Relaxed);
+        }
         if self.max_sge != 0 {
             // `sges` is at most `max_sge` long: checked by the caller.
             let n = u32::try_from(sges.len()).unwrap_or(0);
@@ -135,7 +139,8 @@ impl RecvQueue {
 
     #[inline(always)]
     pub(super) fn id(&self, index: u32) -> WrId {
-        WrId(self.ids[(index & self.mask) as usize].load(Ordering::Relaxed))
+        let stored = self.ids.get((index & self.mask) as usize);
+        WrId(stored.map_or(0, |id| id.load(Ordering::Relaxed)))
     }
 
     pub(super) fn sges(&self, index: u32) -> Sges {

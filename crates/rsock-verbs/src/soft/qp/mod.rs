@@ -80,7 +80,7 @@ impl SoftQp {
         let room = || Error::Exhausted("family memory");
         let n_caps = if recv_sge > 0 { depth.max(1).next_power_of_two() } else { 0 };
         let slots = cap.max_recv_wr.next_power_of_two().clamp(MIN_SLOTS, MAX_SLOTS);
-        let rq = RecvQueue::new(depth, recv_sge)?;
+        let rq = RecvQueue::new(depth, recv_sge, cap.has_recv_ids)?;
         let done_sends = DoneSends::new(cap.max_send_wr)?;
         let shared = FamilyBox::new(QpShared::new()).ok_or_else(room)?;
         let number = link.node().numbers().take().ok_or(Error::Exhausted("queue pairs"))?;

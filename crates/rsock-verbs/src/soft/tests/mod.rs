@@ -48,8 +48,14 @@ mod without_write_imm {
     crate::conformance_tests!(super::WithoutWriteImm);
 }
 
-const CAP: QpCap =
-    QpCap { max_send_wr: 16, max_recv_wr: 64, max_send_sge: 4, max_recv_sge: 0, max_inline: 64 };
+const CAP: QpCap = QpCap {
+    max_send_wr: 16,
+    max_recv_wr: 64,
+    max_send_sge: 4,
+    max_recv_sge: 0,
+    has_recv_ids: true,
+    max_inline: 64,
+};
 
 #[derive(Debug)]
 struct End {

@@ -154,8 +154,14 @@ fn a_stream_s_queue_pair_is_no_destination() {
     let [a, b] = Linked.endpoints();
     let of_a = queue(&a);
     let pd = b.ctx.alloc_pd(&b.path).expect("pd");
-    let cap =
-        QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline: 64 };
+    let cap = QpCap {
+        max_send_wr: 4,
+        max_recv_wr: 4,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        has_recv_ids: true,
+        max_inline: 64,
+    };
     let (_cq, qp) = pd.create_qp(&b.ctx, cap).expect("queue pair");
     qp.init(Access::empty()).expect("init");
     let to = of_a.destination(&a.path, qp.qp_num(), KEY);
