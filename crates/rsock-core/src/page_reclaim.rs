@@ -271,6 +271,11 @@ pub(crate) fn total() -> usize {
     LIGHT_TOTAL.get() + HEAVY_TOTAL.get()
 }
 
+/// Bytes that this process's rings are taken to occupy, without light ones.
+pub(crate) fn heavy() -> usize {
+    HEAVY_TOTAL.get()
+}
+
 /// Whether light rings are to be reclaimed.
 #[cfg(test)]
 pub(crate) fn are_light_rings_over_budget() -> bool {

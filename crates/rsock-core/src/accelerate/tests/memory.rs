@@ -121,6 +121,35 @@ fn bytes_are_in_order_while_a_stream_changes_over_between_short_and_large_buffer
 }
 
 #[test]
+fn bytes_are_in_order_when_a_reader_that_stays_behind_gets_more_large_buffers() {
+    watchdog(|| {
+        const FURTHER: usize = 10 << 20;
+        let (a, b) = connect_on_ring();
+        let stream = b.stream.path().and_then(Path::soft).expect("on one host");
+        let (mut sent, mut read, mut end) = (0, 0, usize::MAX);
+        // Other tests of this process have many rings in use, now and then.
+        while sent < end {
+            while let Ok(n) = a.try_send(&pattern(sent, 60_000)) {
+                sent += n;
+            }
+            let more = sent.min(read + 100_000);
+            recv_pattern_between(&b, read, more, sent);
+            read = more;
+            if end == usize::MAX && stream.is_extended() {
+                end = sent + FURTHER;
+            }
+        }
+        recv_pattern_between(&b, read, sent, 1);
+        // And back.
+        for i in 0..30_000 {
+            send_pattern(&a, 700, i);
+            recv_pattern(&b, 700, i);
+        }
+        assert!(!stream.is_extended());
+    });
+}
+
+#[test]
 fn a_remote_write_lies_in_the_peers_memory_before_later_bytes() {
     watchdog(|| {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bind");

@@ -1,11 +1,12 @@
-//! The change between the large and the short buffers of a stream, where its
+//! The change between the large and the short buffers of a stream, and more large ones, where its
 //! [`WorkingSet`] calls for it.
 
 use crate::engine::QpStream;
 use crate::engine::buffers::layout::{Layout, ring_of};
 use crate::engine::config::Config;
 use crate::engine::shared::RecvState;
-use crate::engine::working_set::{N_SHORT, SHORT_BUF, SHORT_RING, WorkingSet};
+use crate::engine::working_set::{Decision, N_SHORT, SHORT_BUF, SHORT_RING, WorkingSet};
+use crate::page_reclaim;
 use rsock_proto::{RingConfig, Span};
 use rsock_verbs::{Backend, MemoryRegion};
 
@@ -39,7 +40,11 @@ impl Layout {
         is_old_free: bool,
         dirty: usize,
     ) -> usize {
-        if set.is_short() && is_old_free { SHORT_RING.max(dirty) } else { self.ring_len() }
+        match set.is_short() {
+            true if is_old_free => SHORT_RING.max(dirty),
+            false if !set.is_extended() => (SHORT_RING + self.usual_len()).max(dirty),
+            _ => self.ring_len(),
+        }
     }
 }
 
@@ -57,8 +62,12 @@ impl<B: Backend> QpStream<B> {
             recv.dirty = SHORT_RING;
             self.ring.usage.clear();
         }
-        if recv.half.can_replace_ring() && recv.set.decide(recv.half.readable()) {
-            self.change_over(recv);
+        if recv.half.can_replace_ring() {
+            match recv.set.decide(recv.half.readable()) {
+                Decision::Stay => {}
+                Decision::ChangeOver => self.change_over(recv),
+                Decision::Extend => self.extend(recv),
+            }
         }
     }
 
@@ -68,12 +77,27 @@ impl<B: Backend> QpStream<B> {
         self.ring.lock_recv().dirty
     }
 
+    /// Whether there are more large buffers than usual.
+    #[cfg(test)]
+    pub(crate) fn is_extended(&self) -> bool {
+        self.ring.lock_recv().set.is_extended()
+    }
+
     #[cold]
     fn change_over(&self, recv: &mut RecvState) {
         let (layout, to_short) = (&self.resources.layout, !recv.set.is_short());
         let ring = layout.ring_in::<B>(&self.resources.region, &self.config, to_short);
         if recv.half.replace_ring(ring) {
             recv.set.change_over();
+        }
+    }
+
+    /// Adds buffers to the large ring, if it is the only one in use in this process.
+    #[cold]
+    fn extend(&self, recv: &mut RecvState) {
+        let is_alone = page_reclaim::heavy() < 2 * self.resources.layout.usual_len();
+        if is_alone && recv.half.extend_ring(self.config.most_bufs) {
+            recv.set.extend();
         }
     }
 }

@@ -20,9 +20,11 @@ pub(in crate::engine) struct Layout {
     pub(in crate::engine) words: usize,
     /// End of the table and the words.
     pub(in crate::engine) table_end: usize,
-    /// The receive rings, in their region, on cache lines of their own: the large one, and behind
-    /// it the short one, if there is one.
+    /// The receive rings, in their region, on cache lines of their own: the large one, with room
+    /// to be extended, and behind it the short one, if there is one.
     pub(in crate::engine) ring: usize,
+    /// Bytes of the large ring before it is extended.
+    usual: usize,
     /// Bytes of the short ring.
     short: usize,
     /// Whether a stream uses the short ring first.
@@ -44,10 +46,15 @@ impl Layout {
         };
         let table_end = words + 4 * n_words;
         let ring = if is_sparse { 0 } else { table_end.next_multiple_of(128) };
-        let large = config.buf_len as usize * usize::from(config.n_bufs);
-        let short = if is_sparse && large >= 4 * SHORT_RING { SHORT_RING } else { 0 };
+        let usual = config.buf_len as usize * usize::from(config.n_bufs);
+        let short = if is_sparse && usual >= 4 * SHORT_RING { SHORT_RING } else { 0 };
         let begins_short = short != 0 && config.begins_short;
-        Self { words, table_end, ring, short, begins_short, len: ring + short + large }
+        let large = match short {
+            0 => usual,
+            _ => usual.max(config.buf_len as usize * usize::from(config.most_bufs)),
+        };
+        let len = ring + short + large;
+        Self { words, table_end, ring, usual, short, begins_short, len }
     }
 
     /// Whether the rings are a region of their own.
@@ -80,7 +87,12 @@ impl Layout {
         self.ring
     }
 
-    /// Bytes of the large ring.
+    /// Bytes of the large ring before it is extended.
+    pub(in crate::engine) fn usual_len(&self) -> usize {
+        self.usual
+    }
+
+    /// Bytes of the large ring when it has been extended.
     pub(in crate::engine) fn large_len(&self) -> usize {
         self.ring_len() - self.short
     }
