@@ -19,7 +19,7 @@ fn file() -> OwnedFd {
     rustix::fs::memfd_create("closing", rustix::fs::MemfdFlags::CLOEXEC).expect("a file")
 }
 
-/// Whether the duplicate `kept` of a file, which has that inode, is open or listed. Another test may
+/// Whether the duplicate `kept` of the file with that inode is open or listed. Another test may
 /// have its number by now.
 fn is_left(kept: RawFd, inode: u64) -> bool {
     let is_listed = duplicates::is_listed(kept);

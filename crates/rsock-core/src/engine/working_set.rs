@@ -1,6 +1,6 @@
 //! The working set of receive memory, on devices that do not pin it: two short buffers while the
-//! reader keeps up, the large ones while it falls behind, and more of these for a stream that is the
-//! only one of its process to have large ones.
+//! reader keeps up, the large ones while it falls behind, and more of these for a stream that is
+//! the only one of its process to have large ones.
 //!
 //! A peer fills the buffers of a ring in turn, so a stream of small messages would touch all of its
 //! ring: memory that no cache holds, for many streams at once, and of which both ends take a page
