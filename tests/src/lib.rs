@@ -14,6 +14,7 @@ mod ended;
 pub mod hosts;
 mod listening;
 pub mod lockstep;
+mod own_network;
 mod piped;
 pub mod report;
 mod running;
@@ -31,6 +32,7 @@ pub use listening::{
     await_listening, await_rdma_listener, await_tcp_listener, await_udp_socket, free_port,
     has_tcp_listener,
 };
+pub use own_network::in_own_network;
 pub use piped::Piped;
 pub use running::Running;
 pub use stuck_network::StuckNetwork;

@@ -1,10 +1,8 @@
 //! A network in which packets get stuck: the kernel keeps them in the socket that sent them, since
 //! no host answers for the address that they are meant for.
 
-use crate::{Running, assert_worked};
-use std::env;
+use crate::{assert_worked, in_own_network, tools};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
-use std::process::{Command, Stdio};
 
 const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0x77);
 
@@ -26,17 +24,7 @@ impl StuckNetwork {
     /// If the test fails; if the network cannot be made, which takes user namespaces, `unshare`,
     /// `ip` and the kernel's veth devices.
     pub fn run(name: &str, test: impl FnOnce(&Self)) {
-        const IS_INSIDE: &str = "RSOCK_TEST_IS_IN_STUCK_NETWORK";
-        if env::var_os(IS_INSIDE).is_some() {
-            return test(&Self::make());
-        }
-        let mut again = Command::new("unshare");
-        again.args(["--net", "--map-root-user"]).arg(env::current_exe().expect("this program"));
-        again.args([name, "--exact", "--nocapture"]).env(IS_INSIDE, "1");
-        again.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let out = Running::spawn(&mut again).expect("it starts").output().expect("it ends");
-        let said = assert_worked(name, &out);
-        assert!(said.contains("1 passed"), "{name} was not run:\n{said}");
+        in_own_network(name, || test(&Self::make()));
     }
 
     fn make() -> Self {
@@ -66,6 +54,7 @@ impl StuckNetwork {
 }
 
 fn ip(arguments: &str) -> String {
-    let out = Command::new("ip").args(arguments.split(' ')).output().expect("`ip` runs");
+    let mut command = tools::require("ip").command();
+    let out = command.args(arguments.split(' ')).output().expect("`ip` runs");
     assert_worked(&format!("ip {arguments}"), &out)
 }

@@ -3,9 +3,8 @@
 
 use rsock_tests::{
     Running, Watchdog, assert_worked, await_listening, await_udp_socket, c_library, free_port,
-    tools,
+    in_own_network, tools,
 };
-use std::env;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, UdpSocket};
@@ -181,7 +180,7 @@ fn a_client_without_a_server_is_refused() {
 /// they try again.
 #[test]
 fn udpong_plays_over_shared_memory() {
-    in_own_network("udpong_plays_over_shared_memory", || {
+    with_loopback_alone("udpong_plays_over_shared_memory", || {
         let _watchdog = Watchdog::new(Duration::from_secs(300));
         for mode in [&[][..], &["-T", "b"], &["-T", "a"], &["-T", "n"]] {
             for (size, count) in [("64", 1000), ("1400", 300)] {
@@ -220,19 +219,11 @@ fn sent_by_udp() -> u64 {
 
 /// Runs `test`, called `name`, in a process that has a network of its own, of which only loopback
 /// works.
-fn in_own_network(name: &str, test: impl FnOnce()) {
-    const IS_ALONE: &str = "RSOCK_TEST_IS_ALONE";
-    if env::var_os(IS_ALONE).is_some() {
+fn with_loopback_alone(name: &str, test: impl FnOnce()) {
+    in_own_network(name, || {
         bring_loopback_up();
-        return test();
-    }
-    let mut again = Command::new("unshare");
-    again.args(["--net", "--map-root-user"]).arg(env::current_exe().expect("this program"));
-    again.args([name, "--exact", "--nocapture"]).env(IS_ALONE, "1");
-    again.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let out = Running::spawn(&mut again).expect("it starts").output().expect("it ends");
-    let said = assert_worked(name, &out);
-    assert!(said.contains("1 passed"), "{name} was not run:\n{said}");
+        test();
+    });
 }
 
 fn bring_loopback_up() {

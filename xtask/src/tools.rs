@@ -223,6 +223,7 @@ const PACKAGES: &[Package] = &[
     Package { name: "wrk", programs: &["wrk"] },
     Package { name: "socat", programs: &["socat"] },
     Package { name: "apache2-bin", programs: &["apache2"] },
+    Package { name: "iproute2", programs: &["ip"] },
     // Headers and libraries that C programs of the tests are compiled with.
     Package { name: "liburing-dev", programs: &[] },
     Package { name: "liburing2", programs: &[] },
