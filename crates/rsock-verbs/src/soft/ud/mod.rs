@@ -127,14 +127,15 @@ impl SoftUd {
         &self,
         to: &SoftDestination,
         payload: &[IoSlice<'_>],
-        post: impl FnOnce(QpNum, usize) -> Result<Posted, DatagramError>,
+        post: impl FnOnce((QpNum, u64), usize) -> Result<Posted, DatagramError>,
     ) -> Result<Posted, DatagramError> {
         let len = payload.iter().fold(0usize, |sum, piece| sum.saturating_add(piece.len()));
         if len > MAX_LEN {
             return Err(DatagramError::TooLong);
         }
         let lost = if to.is_key_right {
-            match post(self.number, len)? {
+            let n_received = self.counts.received.n_received.load(Ordering::Relaxed);
+            match post((self.number, n_received), len)? {
                 Posted::Out => None,
                 Posted::Lost => Some(&self.counts.n_full),
             }

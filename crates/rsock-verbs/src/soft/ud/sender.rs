@@ -12,6 +12,7 @@ use crate::datagram::{DatagramError, Posted};
 use crate::error::Error;
 use crate::family::{FamilyBox, Lock};
 use crate::soft::Link;
+use crate::soft::copy_policy::CopyPolicy;
 use crate::soft::layout::{self, DATAGRAMS, QP_TABLE, QPS, QpEntry};
 use crate::soft::peer_copy;
 use crate::soft::qp::lane::LaneProducer;
@@ -43,6 +44,10 @@ struct UdTx {
     stage_head: u64,
     /// When the receiver was last seen alive, in periods of [`CHECK_EVERY_MS`].
     checked: u64,
+    /// Decides which copies use streaming stores.
+    copy_policy: CopyPolicy,
+    /// What the sending queue had received at the last copy.
+    received_then: u64,
     /// The lane is not accessed any more.
     is_over: bool,
 }
@@ -118,11 +123,12 @@ impl UdSender {
         self.key
     }
 
-    /// Publishes a datagram of `len` bytes, the pieces' sum, if there is room.
+    /// Publishes a datagram of `len` bytes, the pieces' sum, if there is room. `src` is the sending
+    /// queue, and the number of datagrams that it has received.
     #[inline]
     pub(super) fn post(
         &self,
-        src: QpNum,
+        src: (QpNum, u64),
         payload: &[IoSlice<'_>],
         len: usize,
     ) -> Result<Posted, DatagramError> {
@@ -133,7 +139,7 @@ impl UdSender {
     #[inline(always)]
     pub(super) fn send(
         &self,
-        src: QpNum,
+        src: (QpNum, u64),
         payload: &[IoSlice<'_>],
         len: usize,
     ) -> Result<Posted, DatagramError> {
@@ -150,7 +156,7 @@ impl UdSender {
     fn publish(
         &self,
         tx: &mut UdTx,
-        src: QpNum,
+        (src, received): (QpNum, u64),
         payload: &[IoSlice<'_>],
         len: usize,
     ) -> Result<Posted, DatagramError> {
@@ -185,7 +191,11 @@ impl UdSender {
                     return Ok(Posted::Lost);
                 }
             }
-            self.stage(tx, payload);
+            // A queue that has received something sends an answer, or has one to come: the
+            // receiver reads the datagram soon, so it should be in the cache.
+            let answered = std::mem::replace(&mut tx.received_then, received) != received;
+            let streams = len >= tx.copy_policy.stream_from(len, answered);
+            self.stage(tx, payload, streams);
             let entry = layout::Entry::SendStaged { len: short };
             slot.publish_bare(tx.tail, src.0, entry.encode());
         }
@@ -204,14 +214,19 @@ impl UdSender {
     }
 
     /// Copies the pieces to the stage, where there is room for them.
-    fn stage(&self, tx: &mut UdTx, payload: &[IoSlice<'_>]) {
+    fn stage(&self, tx: &mut UdTx, payload: &[IoSlice<'_>], streams: bool) {
         for piece in payload {
             let mut rest: &[u8] = piece;
             while !rest.is_empty() {
                 let (to, run) = self.send_lane.lane.stage(tx.stage_tail);
                 let (now, later) = rest.split_at(rest.len().min(run));
-                // SAFETY: `now` is readable, and `run` bytes of the stage are writable at `to`.
-                unsafe { copy::plain(now.as_ptr(), to.as_ptr(), now.len()) };
+                if streams {
+                    // SAFETY: `now` is readable, and `run` bytes of the stage are writable at `to`.
+                    unsafe { peer_copy::stream(now.as_ptr(), to.as_ptr(), now.len()) };
+                } else {
+                    // SAFETY: as above.
+                    unsafe { copy::plain(now.as_ptr(), to.as_ptr(), now.len()) };
+                }
                 tx.stage_tail = tx.stage_tail.wrapping_add(now.len() as u64);
                 rest = later;
             }

@@ -189,6 +189,41 @@ fn a_closed_queue_is_gone_for_its_senders_and_keeps_its_datagrams() {
     assert_eq!(lengths, [6]);
 }
 
+/// Streaming and ordinary stores take turns in a trial, which lasts for some megabytes.
+#[test]
+fn datagrams_are_whole_while_their_sender_tries_both_kinds_of_stores() {
+    const BYTES: usize = 14 << 20;
+    let _dog = Watchdog::new("trials");
+    let [a, b] = Linked.endpoints();
+    let (of_a, of_b) = (queue(&a), queue(&b));
+    let to = of_a.destination(&a.path, of_b.qp_num(), KEY).expect("destination");
+    let bytes = |n: usize, len: usize| -> Vec<u8> {
+        (n..n + len).map(|i| (i.wrapping_mul(2_654_435_761) >> 13).to_le_bytes()[0]).collect()
+    };
+    for len in [700, 1500, MAX_LEN - 8] {
+        let (mut n_sent, mut n_received) = (0_usize, 0_usize);
+        while n_sent < BYTES / len {
+            let header = n_sent.to_le_bytes();
+            let payload = bytes(n_sent, len);
+            let pieces = [IoSlice::new(&header), IoSlice::new(&payload)];
+            match of_a.post(&to, &pieces).expect("sent") {
+                Posted::Out => n_sent += 1,
+                Posted::Lost => {
+                    while of_b.try_recv(&mut |arrived| {
+                        let mut got = vec![0; arrived.len()];
+                        arrived.copy_out(0, &mut got);
+                        assert_eq!(got[..8], n_received.to_le_bytes());
+                        assert!(got[8..] == bytes(n_received, len)[..], "wrong bytes");
+                        n_received += 1;
+                    }) {}
+                }
+            }
+        }
+        while of_b.try_recv(&mut |_| n_received += 1) {}
+        assert_eq!(n_received, n_sent);
+    }
+}
+
 #[test]
 fn a_datagram_that_is_left_is_the_next_one_again() {
     let _dog = Watchdog::new("left");
