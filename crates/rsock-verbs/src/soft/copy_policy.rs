@@ -7,11 +7,13 @@
 //! throughput. A trial outlasts a turn of the ring: lines that streaming stores have sent to memory
 //! are slow to write with ordinary ones, once.
 
-/// The choice for one direction between two queue pairs. `Copy`, because it is part of a queue
+/// The choice for one direction between two queues. `Copy`, because it is part of a queue
 /// pair's state in family memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CopyPolicy {
     classes: [Choice; CLASSES.len()],
+    /// What had been received at the last copy.
+    received_then: u64,
 }
 
 /// Sizes for which one choice is made.
@@ -47,11 +49,12 @@ const TRIAL: u32 = 6 << 20;
 const SCALE: u64 = 256;
 
 impl CopyPolicy {
-    /// The size from which copies stream, for a copy of `len` bytes. `answered`: the peer has sent
-    /// something since the last copy.
+    /// The size from which copies stream, for a copy of `len` bytes. `received` is the number of
+    /// messages that this end has received: if some have come since the last copy, the peer's
+    /// program reads the payload soon, so it should be in the cache.
     #[inline(always)]
-    pub(super) fn stream_from(&mut self, len: usize, answered: bool) -> usize {
-        if answered {
+    pub(super) fn stream_from(&mut self, len: usize, received: u64) -> usize {
+        if std::mem::replace(&mut self.received_then, received) != received {
             return ANSWERS_FROM;
         }
         match CLASSES.iter().rposition(|class| len >= class.from) {
@@ -188,9 +191,9 @@ mod tests {
     fn small_and_answered_messages_do_not_depend_on_the_trials() {
         let mut copy_policy = CopyPolicy::default();
         let least = CLASSES[0].from;
-        assert!(copy_policy.stream_from(least - 1, false) > least - 1);
-        assert!(copy_policy.stream_from(4096, true) > 4096);
-        assert!(copy_policy.stream_from(65536, true) <= 65536);
+        assert!(copy_policy.stream_from(least - 1, 0) > least - 1);
+        assert!(copy_policy.stream_from(4096, 1) > 4096);
+        assert!(copy_policy.stream_from(65536, 2) <= 65536);
     }
 
     #[test]
@@ -199,6 +202,6 @@ mod tests {
         run(&mut copy_policy, SIZES[0], (2000, 1000), 2 * PERIOD);
         run(&mut copy_policy, SIZES[1], (600, 1000), 2 * PERIOD);
         assert!(streams(&copy_policy, SIZES[0].0) && !streams(&copy_policy, SIZES[1].0));
-        assert_eq!(copy_policy.stream_from(4096, false), usize::MAX, "its first trial");
+        assert_eq!(copy_policy.stream_from(4096, 0), usize::MAX, "its first trial");
     }
 }

@@ -147,8 +147,7 @@ impl QpCore {
         let Some(to) = peer_segment.bytes(at, sge.len.into()) else {
             return FastPost::Unusual;
         };
-        let answered = self.is_answered(tx);
-        let from = tx.copy_policy.stream_from(len, answered);
+        let from = tx.copy_policy.stream_from(len, self.n_received());
         // SAFETY: readable by the caller's promise; `len` bytes of the peer's region.
         if !unsafe { peer_copy::to_peer(src, to.as_ptr(), len, from) } {
             return FastPost::Fault;

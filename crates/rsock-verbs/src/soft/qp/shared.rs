@@ -103,8 +103,6 @@ pub(super) struct Tx {
     pub(super) copy_count: u32,
     /// Decides which copies use streaming stores.
     pub(super) copy_policy: CopyPolicy,
-    /// [`Rx::taken`] at the last copy, to tell whether the peer has answered since.
-    pub(super) taken_then: u32,
     /// In the error state: what the peer had consumed, because its lane is not read any more.
     pub(super) consumed: u64,
 }

@@ -234,9 +234,8 @@ impl QpCore {
         match self.target(tx, send_lane, remote, rkey, len)? {
             Target::Segment(at) => {
                 let to = self.link.peer_segment().bytes(at, len).ok_or(WcStatus::REM_ACCESS)?;
-                let answered = self.is_answered(tx);
                 let total = usize::try_from(len).unwrap_or(usize::MAX);
-                let from = tx.copy_policy.stream_from(total, answered);
+                let from = tx.copy_policy.stream_from(total, self.n_received());
                 // SAFETY: the pieces are readable by the caller's promise, and `len` bytes are
                 // writable at `to`.
                 let is_there = unsafe { gather(sges, to.as_ptr(), from) };
@@ -271,14 +270,10 @@ impl QpCore {
         tx.region.target(remote.0, len).ok_or(Refusal::Status(WcStatus::REM_ACCESS))
     }
 
-    /// Whether the peer has sent anything since the last copy: then its program reads the payload
-    /// soon, so it should be in the cache.
+    /// Messages that the peer has sent and this end has taken, wrapping.
     #[inline(always)]
-    pub(super) fn is_answered(&self, tx: &mut Tx) -> bool {
-        let taken = self.shared.rx.taken.load(Ordering::Relaxed);
-        let answered = taken != tx.taken_then;
-        tx.taken_then = taken;
-        answered
+    pub(super) fn n_received(&self) -> u64 {
+        self.shared.rx.taken.load(Ordering::Relaxed).into()
     }
 
     /// Runs `f` inside the lane's copy guard: the owner of a region or of the lane reuses the

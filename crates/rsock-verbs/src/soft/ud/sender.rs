@@ -46,8 +46,6 @@ struct UdTx {
     checked: u64,
     /// Decides which copies use streaming stores.
     copy_policy: CopyPolicy,
-    /// What the sending queue had received at the last copy.
-    received_then: u64,
     /// The lane is not accessed any more.
     is_over: bool,
 }
@@ -191,10 +189,7 @@ impl UdSender {
                     return Ok(Posted::Lost);
                 }
             }
-            // A queue that has received something sends an answer, or has one to come: the
-            // receiver reads the datagram soon, so it should be in the cache.
-            let answered = std::mem::replace(&mut tx.received_then, received) != received;
-            let streams = len >= tx.copy_policy.stream_from(len, answered);
+            let streams = len >= tx.copy_policy.stream_from(len, received);
             self.stage(tx, payload, streams);
             let entry = layout::Entry::SendStaged { len: short };
             slot.publish_bare(tx.tail, src.0, entry.encode());
