@@ -48,7 +48,7 @@ mod without_write_imm {
     crate::conformance_tests!(super::WithoutWriteImm);
 }
 
-const CAP: QpCap = QpCap {
+pub(super) const CAP: QpCap = QpCap {
     max_send_wr: 16,
     max_recv_wr: 64,
     max_send_sge: 4,

@@ -6,7 +6,8 @@ use crate::conformance::{Endpoint, Fixture, Watchdog};
 use crate::datagram::DatagramQueue;
 use crate::device::QueuePair;
 use crate::soft::testing::linked_pair;
-use crate::types::{Access, QpCap};
+use crate::soft::tests::CAP;
+use crate::types::Access;
 use crate::{Context, ProtectionDomain};
 
 struct Linked;
@@ -154,15 +155,7 @@ fn a_stream_s_queue_pair_is_no_destination() {
     let [a, b] = Linked.endpoints();
     let of_a = queue(&a);
     let pd = b.ctx.alloc_pd(&b.path).expect("pd");
-    let cap = QpCap {
-        max_send_wr: 4,
-        max_recv_wr: 4,
-        max_send_sge: 1,
-        max_recv_sge: 1,
-        has_recv_ids: true,
-        max_inline: 64,
-    };
-    let (_cq, qp) = pd.create_qp(&b.ctx, cap).expect("queue pair");
+    let (_cq, qp) = pd.create_qp(&b.ctx, CAP).expect("queue pair");
     qp.init(Access::empty()).expect("init");
     let to = of_a.destination(&a.path, qp.qp_num(), KEY);
     assert!(matches!(to, Err(Error::Invalid(_))));
