@@ -10,12 +10,12 @@
 use crate::Doorbell;
 use crate::accelerate::offsets;
 use crate::accelerate::path::Path;
-use crate::accelerate::poll_state::{INPUT, OUTPUT, State};
+use crate::accelerate::poll_state::State;
 use crate::accelerate::state::{FLAG_BROKEN, FLAG_HELD_ON_TCP, FLAG_TX_SHUT};
 use crate::accelerate::{AcceleratedStream, Mark, PATIENCE};
 use crate::engine::spin_on_peers;
 use crate::interrupt::Section;
-use crate::sys;
+use crate::sys::{self, INPUT, OUTPUT};
 use rsock_proto::event_set::{Events, News, ReadinessSnapshot};
 use rsock_proto::switch::DirectionSwitch;
 use rsock_verbs::Error;

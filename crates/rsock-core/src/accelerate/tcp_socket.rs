@@ -2,19 +2,17 @@
 
 use crate::accelerate::kernel_look::note_kernel_call;
 use crate::sys;
-use rustix::fd::{AsRawFd, BorrowedFd};
+use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, recv, recvmsg, send, sendmsg,
     sockopt,
 };
 use std::io::{self, IoSlice, IoSliceMut};
-use std::time::Duration;
 
 /// Whether the peer has ended its direction, or the connection is broken.
 pub(super) fn has_ended(fd: BorrowedFd<'_>) -> bool {
-    let mut fds = [libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 }];
-    sys::ppoll(&mut fds, Some(Duration::ZERO), None).is_ok_and(|n| n != 0)
+    sys::poll_now(fd, libc::POLLRDHUP) != 0
 }
 
 /// Whether a call that has received something must not receive more from the socket: TCP would have
@@ -25,8 +23,7 @@ pub(super) fn must_stop(fd: BorrowedFd<'_>) -> bool {
 
 /// Whether the socket has an error that no call has reported.
 pub(super) fn has_error(fd: BorrowedFd<'_>) -> bool {
-    let mut fds = [libc::pollfd { fd: fd.as_raw_fd(), events: 0, revents: 0 }];
-    sys::ppoll(&mut fds, Some(Duration::ZERO), None).is_ok() && fds[0].revents & libc::POLLERR != 0
+    sys::poll_now(fd, 0) & libc::POLLERR != 0
 }
 
 /// Whether the same call can go on to receive from the kernel's queue: it holds bytes, and the

@@ -46,7 +46,7 @@ pub use rsock_verbs::DatagramCounters;
 pub(crate) use sending::yield_to_receiver;
 pub use socket::SocketCounters;
 pub(crate) use source_check::SourceCheck;
-pub(crate) use waiting::{OUTPUT, PollUdp, armed};
+pub(crate) use waiting::{PollUdp, armed};
 
 use local::Local;
 use receiving::PendingDatagrams;

@@ -21,8 +21,9 @@ use crate::datagram::waiting::PollUdp;
 use crate::datagram::{Datagram, Received};
 use crate::doorbell::Kind;
 use crate::interrupt::Section;
+use crate::sys;
 use rsock_verbs::{Context, DatagramQueue};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -89,8 +90,7 @@ impl Datagram {
     }
 
     fn has_packets(&self) -> bool {
-        let mut fds = [PollFd::new(&*self.port, PollFlags::IN)];
-        poll(&mut fds, Some(&Timespec::default())).is_ok_and(|n| n == 1)
+        sys::poll_now(self.port.as_fd(), libc::POLLIN) != 0
     }
 
     /// The mark to take before a try: how often full RDMA devices have had room again.

@@ -5,7 +5,7 @@ use crate::datagram::remote::{Queue, Remote};
 use crate::datagram::{Datagram, raw};
 use crate::engine::{ThreadBell, poll_entries, spin_on};
 use crate::interrupt::{Section, Watch};
-use crate::sys;
+use crate::sys::{self, INPUT, OUTPUT};
 use rsock_verbs::rdma::Rdma;
 use rsock_verbs::soft::{Soft, SoftBell};
 use rsock_verbs::{Bell, DatagramQueue};
@@ -24,9 +24,6 @@ pub(crate) enum PollUdp {
     /// It does not.
     Never,
 }
-
-/// What a program asks for that waits for room.
-pub(crate) const OUTPUT: PollFlags = PollFlags::OUT.union(PollFlags::WRNORM);
 
 impl Datagram {
     /// Sleeps until there may be a datagram, or until `deadline`.
@@ -67,19 +64,18 @@ impl Datagram {
 
     /// Which of `events` hold; room for output is known of a poll of UDP alone.
     pub(crate) fn readiness(&self, events: PollFlags, udp: PollUdp) -> PollFlags {
-        let readable = PollFlags::IN | PollFlags::RDNORM;
         let mut ready = PollFlags::empty();
         if events.intersects(OUTPUT) && udp == PollUdp::IfNeeded && self.has_room() {
             ready |= events & OUTPUT;
         }
-        if events.intersects(readable) {
+        if events.intersects(INPUT) {
             let has_any =
                 || self.n_pending.load(Ordering::Acquire) != 0 || self.is_ready_past_udp();
             if udp == PollUdp::IfNeeded && !has_any() {
                 self.poll_udp();
             }
             if has_any() {
-                ready |= events & readable;
+                ready |= events & INPUT;
             }
         }
         ready
@@ -90,9 +86,8 @@ impl Datagram {
         if self.room_retry_after().is_some_and(|after| !after.is_zero()) {
             return false;
         }
-        let mut fds = [raw(self.port.as_fd(), libc::POLLOUT)];
         // An error of the socket ends the next send, too.
-        sys::ppoll(&mut fds, Some(Duration::ZERO), None).is_ok_and(|n| n == 1)
+        sys::poll_now(self.port.as_fd(), libc::POLLOUT) != 0
     }
 
     /// The descriptor that a thread polls which waits for room. Returns the latest time at which it

@@ -4,13 +4,13 @@
 //! doorbells, which every stream of the set rings, and on descriptors, which are those of listeners
 //! and connects, the hang-up descriptors of streams, and the program's own.
 
-use crate::datagram::{self, Datagram, OUTPUT, PollUdp};
+use crate::datagram::{self, Datagram, PollUdp};
 use crate::engine::Interest;
 use crate::interrupt::Watch;
 use crate::rsocket::any_device::{AnyArmed, AnyConnection, ThreadBells};
 use crate::rsocket::pending_connect::CONNECT_SLEEP;
 use crate::rsocket::socket::Socket;
-use crate::sys;
+use crate::sys::{self, INPUT, OUTPUT};
 use rustix::event::PollFlags;
 use std::io;
 use std::os::fd::RawFd;
@@ -37,9 +37,6 @@ pub struct PollEntry<'a> {
     /// The events found, with `POLLERR` and `POLLHUP`.
     pub revents: PollFlags,
 }
-
-/// What a program asks for that waits for datagrams.
-const INPUT: PollFlags = PollFlags::IN.union(PollFlags::RDNORM);
 
 /// As `ppoll(2)`: waits until an entry has an event, for `timeout` at most (`None`: without end),
 /// with `sigmask` in force while it sleeps. Returns how many entries have events.

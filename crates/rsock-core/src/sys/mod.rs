@@ -15,7 +15,7 @@ pub(crate) use clock::{LazyDeadline, nanos, now, tick, time_left};
 pub use descriptors::socket_inode;
 pub(crate) use descriptors::{close, is_table_half_full, with_spare_descriptors};
 pub(crate) use forking::{forks, get_or_make};
-pub(crate) use poll::{epoll_add, poll_bits, poll_flags, ppoll, sleep};
+pub(crate) use poll::{INPUT, OUTPUT, epoll_add, poll_bits, poll_flags, poll_now, ppoll, sleep};
 pub(crate) use procfs::may_have_socket;
 pub(crate) use signals::{block_signals, restore_signals};
 pub use socket_options::n_dropped;

@@ -8,6 +8,10 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
+/// What a program asks for that waits for input, or for room.
+pub(crate) const INPUT: PollFlags = PollFlags::IN.union(PollFlags::RDNORM);
+pub(crate) const OUTPUT: PollFlags = PollFlags::OUT.union(PollFlags::WRNORM);
+
 /// `ppoll(2)`: sleeps with `sigmask` in force. Without a timeout it waits without end.
 ///
 /// # Errors
@@ -28,6 +32,12 @@ pub(crate) fn ppoll(
     unsafe {
         raw::syscall!(libc::SYS_ppoll, fds.as_mut_ptr(), fds.len(), limit, mask, KERNEL_SIGSET)
     }
+}
+
+/// Which of `events` hold for `fd` now, with errors and hang-ups. 0 if the call fails.
+pub(crate) fn poll_now(fd: BorrowedFd<'_>, events: i16) -> i16 {
+    let mut fds = [libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 }];
+    ppoll(&mut fds, Some(Duration::ZERO), None).map_or(0, |_| fds[0].revents)
 }
 
 /// As [`ppoll`], for a caller that must not miss a signal handler that runs just before it falls

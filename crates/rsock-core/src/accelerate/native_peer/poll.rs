@@ -3,9 +3,10 @@
 #![forbid(unsafe_code)]
 
 use crate::accelerate::native_peer::NativeStream;
-use crate::accelerate::poll_state::{INPUT, OUTPUT, State};
+use crate::accelerate::poll_state::State;
 use crate::accelerate::state::FLAG_BROKEN;
 use crate::interrupt::Section;
+use crate::sys::{INPUT, OUTPUT};
 use rustix::event::PollFlags;
 
 impl NativeStream {

@@ -3,8 +3,8 @@
 use crate::accelerate::StreamRef;
 use crate::accelerate::kernel_look::Skipped;
 use crate::accelerate::poll::{PollDescriptor, PolledSet};
-use crate::accelerate::poll_state::{INPUT, State};
-use crate::sys;
+use crate::accelerate::poll_state::State;
+use crate::sys::{self, INPUT};
 use rustix::event::PollFlags;
 use std::time::Duration;
 

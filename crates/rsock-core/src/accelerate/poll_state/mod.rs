@@ -5,10 +5,8 @@ mod of_stream;
 use crate::accelerate::kernel_only_waiter::KernelOnlyWaiter;
 use crate::accelerate::path::Path;
 use crate::datagram::kernel_udp::{self, AcceleratedUdp};
+use crate::sys::{INPUT, OUTPUT};
 use rustix::event::PollFlags;
-
-pub(super) const INPUT: PollFlags = PollFlags::IN.union(PollFlags::RDNORM);
-pub(super) const OUTPUT: PollFlags = PollFlags::OUT.union(PollFlags::WRNORM);
 
 /// The state of one entry's socket, as far as the kernel does not know it.
 pub(super) struct State<'a> {

@@ -5,10 +5,10 @@ use crate::accelerate::ask::Subject;
 use crate::accelerate::kernel_only_waiter::KernelOnlyWaiter;
 use crate::accelerate::path::Path;
 use crate::accelerate::peer_check::check_peer;
-use crate::accelerate::poll_state::{INPUT, OUTPUT, State};
+use crate::accelerate::poll_state::State;
 use crate::accelerate::state::{FLAG_PINNED, Receiving};
 use crate::interrupt::Section;
-use crate::sys;
+use crate::sys::{self, INPUT, OUTPUT};
 use rsock_proto::switch::{
     DirectionSwitch, Fact, KernelInput, Output, Receiver, RingInput, Sender,
 };

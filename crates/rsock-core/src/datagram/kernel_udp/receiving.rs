@@ -10,7 +10,6 @@ use crate::metrics::DatagramEvent;
 use crate::sys;
 use rsock_cm::in_family;
 use rsock_verbs::Arrived;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, sockopt};
@@ -227,7 +226,7 @@ impl AcceleratedUdp {
         let found = match look(may_pass) {
             FromQueue::Datagram(len) if !is_kernel_due => FromQueue::Datagram(len),
             FromQueue::Nothing => return None,
-            _ if has_input(fd) => {
+            _ if sys::poll_now(fd, libc::POLLIN) & libc::POLLIN != 0 => {
                 self.peeked.store(IN_KERNEL, Ordering::Relaxed);
                 return None;
             }
@@ -323,13 +322,6 @@ impl AcceleratedUdp {
         let n = self.since_kernel.load(Ordering::Relaxed);
         self.since_kernel.store(n.saturating_add(1), Ordering::Relaxed);
     }
-}
-
-/// Whether the kernel's socket has a datagram; takes a system call.
-fn has_input(fd: BorrowedFd<'_>) -> bool {
-    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
-    poll(&mut fds, Some(&Timespec::default())).is_ok_and(|n| n == 1)
-        && fds[0].revents().contains(PollFlags::IN)
 }
 
 /// The longest wait of a call.

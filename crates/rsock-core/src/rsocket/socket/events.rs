@@ -2,7 +2,7 @@
 
 use crate::engine::Ready;
 use crate::rsocket::socket::{Socket, State};
-use crate::sys;
+use crate::sys::{self, INPUT, OUTPUT};
 use rustix::event::PollFlags;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,17 +18,15 @@ impl Socket {
         if let Some(connection) = self.connection.get() {
             return stream_events(connection.readiness(), interest);
         }
-        let (input, output) =
-            (PollFlags::IN | PollFlags::RDNORM, PollFlags::OUT | PollFlags::WRNORM);
         if self.error.load(Ordering::Relaxed) != 0 {
-            return PollFlags::ERR | PollFlags::HUP | interest & (input | output);
+            return PollFlags::ERR | PollFlags::HUP | interest & (INPUT | OUTPUT);
         }
         let queue = match &*self.state() {
             State::Listening(queue) => Arc::clone(queue),
             _ => return PollFlags::empty(),
         };
-        if interest.intersects(input) && queue.is_ready(sys::now()) {
-            interest & input
+        if interest.intersects(INPUT) && queue.is_ready(sys::now()) {
+            interest & INPUT
         } else {
             PollFlags::empty()
         }
@@ -53,10 +51,10 @@ impl Socket {
 fn stream_events(ready: Ready, interest: PollFlags) -> PollFlags {
     let mut events = PollFlags::empty();
     if ready.readable {
-        events |= interest & (PollFlags::IN | PollFlags::RDNORM);
+        events |= interest & INPUT;
     }
     if ready.writable {
-        events |= interest & (PollFlags::OUT | PollFlags::WRNORM);
+        events |= interest & OUTPUT;
     }
     if ready.hung_up {
         events |= PollFlags::HUP | interest & PollFlags::RDHUP;
