@@ -1,9 +1,12 @@
 //! The results: raw samples, medians and verdicts, as the JSON file has them.
 
+mod paired;
+
 use crate::case::{AS_FAST, Case, Need, Place, SERVICES, Side, Unit, Work};
 use crate::environment::Environment;
 use crate::judge::{self, Judgement, Verdict};
 use crate::limit::Placement;
+use paired::{ratio_of_runs, usual_placement};
 use rsock_cli::perf::latency::Latency;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -50,8 +53,11 @@ pub(crate) struct Sample {
     pub(crate) measured_as: usize,
     pub(crate) value: Option<f64>,
     pub(crate) error: Option<String>,
-    /// Round trip of a cache line just before the sample.
+    /// Round trip of a cache line between the CPUs just before the sample, in nanoseconds.
     pub(crate) line_ns: u64,
+    /// The same just after it: the host may have moved the CPUs.
+    pub(crate) line_after_ns: u64,
+    /// As [`Self::line_ns`] shows it.
     pub(crate) placement: Placement,
     /// Part of the bytes that had left kernel TCP half-way through; `None` if nothing counts them.
     pub(crate) fast_share: Option<f64>,
@@ -89,9 +95,10 @@ impl Row {
                 first.side
             )
         });
-        let usual = usual_placement(&samples);
+        let [rsock, limit] = [Side::Rsock, Side::Limit].map(|side| of_side(&samples, side));
+        let usual = usual_placement(&rsock);
         let need = case.need_at(usual);
-        let of_limit = part_of_limit(&samples, usual);
+        let of_limit = ratio_of_runs(&rsock, &limit, usual);
         let mut judgement = judge::judge(need, case.base, &medians, of_limit);
         if !case.sides.contains(&Side::Rsock) && !medians.is_empty() {
             // The figure is about the machine.
@@ -117,14 +124,14 @@ impl Row {
             return Self::not_run(case, "not a quotient");
         };
         let row = |id| rows.iter().find(|row| row.id == id);
-        let values = row(above).zip(row(below)).and_then(|(above, below)| {
-            let both = [above, below].map(|row| of_side(&row.samples, Side::Rsock));
-            medians_alike(&both, usual_placement(both.iter().flatten().copied()))
+        let ratio = row(above).zip(row(below)).and_then(|(above, below)| {
+            let [above, below] = [above, below].map(|row| of_side(&row.samples, Side::Rsock));
+            ratio_of_runs(&above, &below, usual_placement(&below))
         });
-        let Some([above_value, below_value]) = values else {
+        let Some(ratio) = ratio else {
             return Self::not_run(case, &format!("needs {above} and {below}"));
         };
-        let medians = BTreeMap::from([(Side::Rsock, above_value / below_value)]);
+        let medians = BTreeMap::from([(Side::Rsock, ratio)]);
         let judgement = judge::judge(case.need, case.base, &medians, None);
         Self { judgement, medians, ..Self::empty(case) }
     }
@@ -187,46 +194,9 @@ fn too_slow_note(slow: &[(Side, f64)]) -> Option<String> {
     (!sides.is_empty()).then(|| format!("less than {AS_FAST} of kernel TCP: {}", sides.join(", ")))
 }
 
-/// How the CPUs were placed during most of the samples.
-fn usual_placement<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> Placement {
-    let (mut n_shared, mut n) = (0, 0);
-    for sample in samples {
-        n_shared += usize::from(sample.placement == Placement::A);
-        n += 1;
-    }
-    if 2 * n_shared >= n { Placement::A } else { Placement::B }
-}
-
-/// rsock : limit, where the CPUs had the `usual` placement, on which both depend.
-fn part_of_limit(samples: &[Sample], usual: Placement) -> Option<f64> {
-    let both = [Side::Rsock, Side::Limit].map(|side| of_side(samples, side));
-    let [rsock, limit] = medians_alike(&both, usual)?;
-    (limit > 0.0).then(|| rsock / limit)
-}
-
 fn of_side(samples: &[Sample], side: Side) -> Vec<&Sample> {
     samples.iter().filter(|sample| sample.side == side).collect()
 }
-
-/// The medians of two sets of samples with one `placement` of the CPUs, or with any, where one of
-/// the two has fewer than [`FEWEST_PLACED`] such samples.
-fn medians_alike(sets: &[Vec<&Sample>; 2], placement: Placement) -> Option<[f64; 2]> {
-    let values = |placed: Option<Placement>| {
-        sets.each_ref().map(|set| -> Vec<f64> {
-            let counted = set.iter().filter(|s| placed.is_none_or(|p| s.placement == p));
-            counted.filter_map(|s| s.value).collect()
-        })
-    };
-    let mut both = values(Some(placement));
-    if both.iter().any(|values| values.len() < FEWEST_PLACED) {
-        both = values(None);
-    }
-    let [first, second] = both.map(median);
-    Some([first?, second?])
-}
-
-/// Samples of a side in one placement that tell something.
-const FEWEST_PLACED: usize = 3;
 
 /// The middle value, or the mean of the two in the middle.
 pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
@@ -251,7 +221,7 @@ mod tests {
         assert_eq!(median(vec![4.0, 1.0, 2.0, 100.0]), Some(3.0));
     }
 
-    fn sample(side: Side, value: Option<f64>) -> Sample {
+    pub(super) fn sample(side: Side, value: Option<f64>) -> Sample {
         Sample {
             side,
             run: 0,
@@ -260,6 +230,7 @@ mod tests {
             value,
             error: value.is_none().then(|| "it broke".to_owned()),
             line_ns: 100,
+            line_after_ns: 100,
             placement: Placement::A,
             fast_share: None,
             latency_us: None,
@@ -291,32 +262,12 @@ mod tests {
                 true => sample,
                 false => Sample { placement: Placement::B, ..sample },
             };
-            let samples = [sample(Side::Kernel, Some(1.0)), sample(Side::Rsock, Some(5.0))];
-            let samples = samples.into_iter().enumerate().map(place).collect();
+            let rsock = [5.0, 5.0, 5.0].map(|value| sample(Side::Rsock, Some(value)));
+            let rsock = rsock.into_iter().enumerate().map(place);
+            let samples = [sample(Side::Kernel, Some(1.0))].into_iter().chain(rsock).collect();
             Row::measured(&case, samples).judgement.verdict
         };
-        assert_eq!([2, 1, 0].map(verdict), [Verdict::Fail, Verdict::Fail, Verdict::Pass]);
-    }
-
-    #[test]
-    fn rsock_and_the_limit_are_compared_where_the_cpus_are_placed_alike() {
-        let at = |side, value, placement| Sample { placement, ..sample(side, Some(value)) };
-        let (shared, apart) = (Placement::A, Placement::B);
-        let mut samples = vec![
-            at(Side::Rsock, 60.0, shared),
-            at(Side::Rsock, 70.0, shared),
-            at(Side::Rsock, 20.0, apart),
-            at(Side::Rsock, 20.0, apart),
-            at(Side::Rsock, 20.0, apart),
-            at(Side::Limit, 100.0, shared),
-            at(Side::Limit, 100.0, shared),
-            at(Side::Limit, 100.0, shared),
-            at(Side::Limit, 25.0, apart),
-        ];
-        assert_eq!(part_of_limit(&samples, shared), Some(0.2), "two samples of rsock are too few");
-        samples.push(at(Side::Rsock, 80.0, shared));
-        assert_eq!(part_of_limit(&samples, shared), Some(0.7));
-        assert_eq!(part_of_limit(&samples[..5], shared), None, "there is no limit");
+        assert_eq!([3, 2, 1].map(verdict), [Verdict::Fail, Verdict::Fail, Verdict::Pass]);
     }
 
     #[test]

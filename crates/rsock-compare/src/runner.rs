@@ -1,11 +1,12 @@
 //! Runs the rows: the sides take turns, and the order in which they start and run rotates.
 
 use crate::bench::Bench;
-use crate::case::{Case, Work};
+use crate::case::{Case, Side, Work};
 use crate::limit::{self, Placement};
 use crate::measure;
 use crate::progress::Progress;
 use crate::result::{Row, Sample};
+use std::time::Duration;
 
 /// Runs `cases`, each side `runs` times, or as many times more as the case asks for.
 pub(crate) fn run(bench: &Bench, cases: &[Case], runs: u32) -> Vec<Row> {
@@ -76,7 +77,7 @@ fn round(bench: &Bench, case: &Case, run: u32, progress: &Progress) -> Vec<Sampl
     let turn = run as usize;
     // The first side to start is not always the first to be measured.
     let starting: Vec<_> = (0..n).map(|i| (i + turn) % n).collect();
-    let measuring: Vec<_> = (0..n).map(|i| (i + turn + turn / n) % n).collect();
+    let measuring = measuring_order(&sides, turn);
     let mut servers: Vec<_> = (0..n).map(|_| None).collect();
     for index in &starting {
         servers[*index] = Some(measure::start_servers(bench, case, sides[*index]));
@@ -86,7 +87,7 @@ fn round(bench: &Bench, case: &Case, run: u32, progress: &Progress) -> Vec<Sampl
     for index in &measuring {
         let side = sides[*index];
         progress.begin(format!("{} ({side:?})", case.label.trim()));
-        let line = limit::line_round_trip(bench.cpus);
+        let line_ns = line_ns(bench);
         let started = servers[*index].take().unwrap_or_else(|| Ok(Vec::new()));
         let done = started.and_then(|servers| measure::measure(bench, case, side, &servers));
         let (done, error) = match done {
@@ -100,8 +101,9 @@ fn round(bench: &Bench, case: &Case, run: u32, progress: &Progress) -> Vec<Sampl
             measured_as: position(&measuring, *index),
             value: done.as_ref().map(|measured| measured.value),
             error,
-            line_ns: u64::try_from(line.as_nanos()).unwrap_or(u64::MAX),
-            placement: Placement::of(line),
+            line_ns,
+            line_after_ns: self::line_ns(bench),
+            placement: Placement::of(Duration::from_nanos(line_ns)),
             fast_share: done.as_ref().and_then(|measured| measured.fast_share),
             latency_us: done.and_then(|measured| measured.latency_us),
         });
@@ -110,10 +112,46 @@ fn round(bench: &Bench, case: &Case, run: u32, progress: &Progress) -> Vec<Sampl
     samples
 }
 
+/// The order in which the sides are measured in a turn. The limit is measured next to rsock, which
+/// is compared with it: before it in one turn and after it in the next.
+fn measuring_order(sides: &[Side], turn: usize) -> Vec<usize> {
+    let of = |wanted| sides.iter().position(|side| *side == wanted);
+    let (limit, rsock) = (of(Side::Limit), of(Side::Rsock));
+    let mut order: Vec<_> = (0..sides.len()).filter(|index| Some(*index) != limit).collect();
+    let n = order.len().max(1);
+    order.rotate_left((turn + turn / n) % n);
+    if let Some(limit) = limit {
+        let rsock = order.iter().position(|index| Some(*index) == rsock).unwrap_or(0);
+        order.insert((rsock + turn % 2).min(order.len()), limit);
+    }
+    order
+}
+
+/// The round trip of a cache line between the two CPUs, in nanoseconds.
+fn line_ns(bench: &Bench) -> u64 {
+    u64::try_from(limit::line_round_trip(bench.cpus).as_nanos()).unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::case;
+
+    #[test]
+    fn every_turn_measures_all_sides_and_the_limit_next_to_rsock() {
+        let orders = |sides: &[Side]| -> Vec<String> {
+            let letters = |order: Vec<usize>| {
+                order.iter().map(|index| format!("{:?}", sides[*index]).remove(0)).collect()
+            };
+            (0..4).map(|turn| letters(measuring_order(sides, turn))).collect()
+        };
+        let with_limit = [Side::Kernel, Side::Rsock, Side::Limit];
+        assert_eq!(orders(&with_limit), ["KLR", "RLK", "LRK", "KRL"]);
+        let with_unix = [Side::Kernel, Side::Unix, Side::Rsock, Side::Limit];
+        assert_eq!(orders(&with_unix), ["KULR", "URLK", "LRKU", "URLK"]);
+        assert_eq!(orders(&[Side::Kernel, Side::Rsock]), ["KR", "RK", "RK", "KR"]);
+        assert_eq!(orders(&[Side::Limit]), ["L", "L", "L", "L"]);
+    }
 
     #[test]
     fn rows_of_a_quotient_take_turns_and_no_others_do() {
