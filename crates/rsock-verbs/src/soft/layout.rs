@@ -14,7 +14,9 @@ use crate::sync::waiter::WaitLine;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Layout version, exchanged in the handshake.
-pub(super) const VERSION: u32 = 7;
+pub(super) const VERSION: u32 = 8;
+/// Bytes of a cache line.
+pub(super) const LINE: usize = 64;
 /// Granule of big allocations.
 pub(super) const PAGE: u64 = 4096;
 /// Regions of one segment.
@@ -52,6 +54,12 @@ pub(super) const MAX_WRITE: u32 = 1 << 30;
 /// Fewest and most slots of a lane.
 pub(super) const MIN_SLOTS: u32 = 64;
 pub(super) const MAX_SLOTS: u32 = 1 << 16;
+
+/// Bytes that a datagram of `len` bytes takes up on the stage: whole cache lines, so that each one
+/// begins with a line.
+pub(super) fn staged_len(len: u32) -> u64 {
+    u64::from(len).next_multiple_of(LINE as u64)
+}
 
 /// An entry of a connection table. Written by the segment's owner, read by the peer.
 pub(super) type ConnectionWords = VersionedWords<CONNECTION_WORDS>;

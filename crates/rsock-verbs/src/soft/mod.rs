@@ -29,6 +29,7 @@ mod foreign;
 pub mod fuzz;
 mod hello;
 mod layout;
+mod line_writer;
 mod link;
 mod mr;
 mod objects;

@@ -2,8 +2,8 @@
 //!
 //! Small copies go through the caches. Large ones bypass them where the processor can: the reader
 //! is on another CPU, and a line that was written with an ordinary store has to be fetched for
-//! ownership first and handed over later. Streaming stores are not ordered by Release, so every
-//! streaming kernel ends with a store fence.
+//! ownership first and handed over later. Streaming stores are not ordered by Release, so a store
+//! fence follows them.
 
 use crate::fault;
 use crate::sync::slot::INLINE;
@@ -67,17 +67,19 @@ pub(super) unsafe fn to_peer_last(
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(super) use x86::stream;
+pub(super) use x86::{fence, stream_lines};
 
-/// Streaming copy; ordinary where the architecture has none.
-///
-/// # Safety
-/// As [`crate::copy::plain`].
+/// Ordinary copies, where the architecture has no streaming ones.
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) unsafe fn stream(src: *const u8, dst: *mut u8, len: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { crate::copy::plain(src, dst, len) };
-}
+pub(super) use crate::copy::plain as stream_lines;
+#[cfg(not(target_arch = "x86_64"))]
+use crate::copy::plain as stream;
+#[cfg(target_arch = "x86_64")]
+use x86::stream;
+
+/// Streaming stores need no fence of their own where there are none.
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) fn fence() {}
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
@@ -106,16 +108,9 @@ mod x86 {
         let from = unsafe { src.add(head) };
         // SAFETY: `head + body < len`.
         let to = unsafe { dst.add(head) };
-        if std::is_x86_feature_detected!("avx512f") {
-            // SAFETY: the processor has AVX-512; `to` is 64-aligned, `body` a multiple of 64.
-            unsafe { stream_512(from, to, body) };
-        } else if std::is_x86_feature_detected!("avx2") {
-            // SAFETY: the processor has AVX2; `to` is 64-aligned, `body` a multiple of 64.
-            unsafe { stream_256(from, to, body) };
-        } else {
-            // SAFETY: within the caller's spans.
-            unsafe { plain(from, to, body) };
-        }
+        // SAFETY: within the caller's spans; `to` is 64-aligned, `body` a multiple of 64.
+        unsafe { stream_lines(from, to, body) };
+        fence();
         let done = head + body;
         // SAFETY: `done < len`.
         let from = unsafe { src.add(done) };
@@ -123,6 +118,32 @@ mod x86 {
         let to = unsafe { dst.add(done) };
         // SAFETY: the rest of the caller's spans.
         unsafe { plain(from, to, len - done) };
+    }
+
+    /// Copies whole lines with the widest streaming stores that the processor has, which no later
+    /// store is ordered after before [`fence`].
+    ///
+    /// # Safety
+    /// As [`crate::copy::plain`]; `dst` is 64-aligned, and `len` a multiple of 64.
+    #[inline]
+    pub(in crate::soft) unsafe fn stream_lines(src: *const u8, dst: *mut u8, len: usize) {
+        if std::is_x86_feature_detected!("avx512f") {
+            // SAFETY: the processor has AVX-512; the rest is the caller's promise.
+            unsafe { stream_512(src, dst, len) };
+        } else if std::is_x86_feature_detected!("avx2") {
+            // SAFETY: the processor has AVX2; the rest is the caller's promise.
+            unsafe { stream_256(src, dst, len) };
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { plain(src, dst, len) };
+        }
+    }
+
+    /// Orders what [`stream_lines`] has stored before every later store.
+    #[inline(always)]
+    pub(in crate::soft) fn fence() {
+        // SAFETY: every x86-64 processor has the instruction.
+        unsafe { _mm_sfence() };
     }
 
     /// # Safety
@@ -140,7 +161,6 @@ mod x86 {
             // SAFETY: 64 writable, aligned bytes.
             unsafe { _mm512_stream_si512(to.cast(), line) };
         }
-        _mm_sfence();
     }
 
     /// # Safety
@@ -158,7 +178,6 @@ mod x86 {
             // SAFETY: 32 writable, aligned bytes.
             unsafe { _mm256_stream_si256(to.cast(), half) };
         }
-        _mm_sfence();
     }
 
     #[cfg(test)]

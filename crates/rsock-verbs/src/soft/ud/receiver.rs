@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::family::{FamilyBox, FamilySafe};
 use crate::soft::Link;
 use crate::soft::creation_stamp::CreationStamp;
-use crate::soft::layout::{DATAGRAMS, Entry, LANE_HEAD, LaneHead, REVOKED, STAGE};
+use crate::soft::layout::{self, DATAGRAMS, Entry, LANE_HEAD, LaneHead, REVOKED, STAGE};
 use crate::soft::peer_copy;
 use crate::soft::qp::lane::{self, Lane, LaneLocation};
 use crate::soft::retired::RetiredLane;
@@ -215,7 +215,7 @@ impl UdReceiver {
             }
             taken = Taken::Datagram;
             if staged {
-                let stage = stage.wrapping_add(len.into());
+                let stage = stage.wrapping_add(layout::staged_len(len));
                 self.heads.stage.store(stage, Ordering::Relaxed);
                 // SYNC(stage): this process's reads come before. Pairs with the Acquire in
                 // `UdSender::post`.

@@ -14,6 +14,7 @@ use crate::family::{FamilyBox, Lock};
 use crate::soft::Link;
 use crate::soft::copy_policy::CopyPolicy;
 use crate::soft::layout::{self, DATAGRAMS, QP_TABLE, QPS, QpEntry};
+use crate::soft::line_writer::LineWriter;
 use crate::soft::peer_copy;
 use crate::soft::qp::lane::LaneProducer;
 use crate::sync::slot::INLINE;
@@ -181,16 +182,17 @@ impl UdSender {
             let words = gather_small(payload);
             slot.publish(tx.tail, src.0, layout::Entry::SendInline { len: short }.encode(), &words);
         } else {
-            let stage = self.send_lane.lane.stage_len();
-            if tx.stage_tail.wrapping_sub(tx.stage_head).saturating_add(len as u64) > stage {
+            let (stage, whole) = (self.send_lane.lane.stage_len(), layout::staged_len(short));
+            if tx.stage_tail.wrapping_sub(tx.stage_head).saturating_add(whole) > stage {
                 // SYNC(stage): as for slots.
                 tx.stage_head = consumer.stage_head.load(Ordering::Acquire);
-                if tx.stage_tail.wrapping_sub(tx.stage_head).saturating_add(len as u64) > stage {
+                if tx.stage_tail.wrapping_sub(tx.stage_head).saturating_add(whole) > stage {
                     return Ok(Posted::Lost);
                 }
             }
             let streams = len >= tx.copy_policy.stream_from(len, received);
-            self.stage(tx, payload, streams);
+            self.stage(tx.stage_tail, payload, streams);
+            tx.stage_tail = tx.stage_tail.wrapping_add(whole);
             let entry = layout::Entry::SendStaged { len: short };
             slot.publish_bare(tx.tail, src.0, entry.encode());
         }
@@ -208,21 +210,24 @@ impl UdSender {
         self.send_lane.wake(waiters);
     }
 
-    /// Copies the pieces to the stage, where there is room for them.
-    fn stage(&self, tx: &mut UdTx, payload: &[IoSlice<'_>], streams: bool) {
+    /// Copies the pieces to the stage from byte `start` on, where there is room for them.
+    fn stage(&self, start: u64, payload: &[IoSlice<'_>], streams: bool) {
+        let lane = &self.send_lane.lane;
+        if streams {
+            // SAFETY: the stage is whole lines and aligned, and datagrams begin with a line.
+            let mut lines = unsafe { LineWriter::new(|at| lane.stage(start.wrapping_add(at))) };
+            payload.iter().for_each(|piece| lines.write(piece));
+            return lines.finish();
+        }
+        let mut to = start;
         for piece in payload {
             let mut rest: &[u8] = piece;
             while !rest.is_empty() {
-                let (to, run) = self.send_lane.lane.stage(tx.stage_tail);
+                let (place, run) = lane.stage(to);
                 let (now, later) = rest.split_at(rest.len().min(run));
-                if streams {
-                    // SAFETY: `now` is readable, and `run` bytes of the stage are writable at `to`.
-                    unsafe { peer_copy::stream(now.as_ptr(), to.as_ptr(), now.len()) };
-                } else {
-                    // SAFETY: as above.
-                    unsafe { copy::plain(now.as_ptr(), to.as_ptr(), now.len()) };
-                }
-                tx.stage_tail = tx.stage_tail.wrapping_add(now.len() as u64);
+                // SAFETY: `now` is readable, and `run` bytes of the stage are writable at `place`.
+                unsafe { copy::plain(now.as_ptr(), place.as_ptr(), now.len()) };
+                to = to.wrapping_add(now.len() as u64);
                 rest = later;
             }
         }
