@@ -81,17 +81,33 @@ use x86::stream;
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) fn fence() {}
 
+/// Begins to fetch the line of `place`, which the peer's CPU may have, for a later store.
+#[inline(always)]
+pub(super) fn prefetch_to_write<T>(place: *const T) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: changes nothing but caches, and does nothing at an address that is not mapped.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) place, options(nostack, preserves_flags));
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = place;
+}
+
 #[cfg(target_arch = "x86_64")]
 mod x86 {
+    use super::prefetch_to_write;
     use crate::copy::plain;
     use std::arch::x86_64::{
         __m256i, __m512i, _mm_sfence, _mm256_loadu_si256, _mm256_stream_si256, _mm512_loadu_si512,
         _mm512_stream_si512,
     };
 
-    /// Streaming copy: the first bytes up to a line boundary and the last 1 to 64 with ordinary
-    /// stores, what lies between with the widest streaming stores that the processor has. The last
-    /// bytes are stored after the store fence.
+    /// Streaming copy: the first bytes up to a line boundary and the last ones behind another with
+    /// ordinary stores, the lines between with the widest streaming stores that the processor has.
+    ///
+    /// PERF: the line of the last bytes comes from the other CPU while the others are streamed, or
+    /// is streamed as a whole: netperf with 1 KiB on a Zen 4 whose CPUs share no cache has 29
+    /// Gbit/s, and with an ordinary store into that line at the end 25.
     ///
     /// # Safety
     /// As [`crate::copy::plain`].
@@ -101,20 +117,23 @@ mod x86 {
             // SAFETY: the caller's promise.
             return unsafe { plain(src, dst, len) };
         }
-        let body = (len - head - 1) / 64 * 64;
+        let body = (len - head) / 64 * 64;
+        let done = head + body;
+        if done < len {
+            prefetch_to_write(dst.wrapping_add(done));
+        }
         // SAFETY: `head <= len`, by the check.
         unsafe { plain(src, dst, head) };
-        // SAFETY: `head + body < len`.
+        // SAFETY: `head <= len`.
         let from = unsafe { src.add(head) };
-        // SAFETY: `head + body < len`.
+        // SAFETY: `head <= len`.
         let to = unsafe { dst.add(head) };
         // SAFETY: within the caller's spans; `to` is 64-aligned, `body` a multiple of 64.
         unsafe { stream_lines(from, to, body) };
         fence();
-        let done = head + body;
-        // SAFETY: `done < len`.
+        // SAFETY: `done <= len`.
         let from = unsafe { src.add(done) };
-        // SAFETY: `done < len`.
+        // SAFETY: `done <= len`.
         let to = unsafe { dst.add(done) };
         // SAFETY: the rest of the caller's spans.
         unsafe { plain(from, to, len - done) };

