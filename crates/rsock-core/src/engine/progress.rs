@@ -30,21 +30,21 @@ struct Taken {
 impl<B: Backend> QpStream<B> {
     /// Takes every completion there is. The caller holds the `recv` lock.
     pub(super) fn pump(&self, recv: &mut RecvState) {
-        self.pump_while(recv, |cq| B::SENDS_WAIT || cq.is_ready());
+        let _ = self.pump_while(recv, |cq| B::SENDS_WAIT || cq.is_ready());
     }
 
     /// Takes the completions that the device has reported already, and asks it where there are
-    /// none. The caller holds the `recv` lock, and wants bytes, whatever follows them: where it has
-    /// got none, it asks again, as the device may have more.
+    /// none; returns how many it has taken. The caller holds the `recv` lock, and wants bytes,
+    /// whatever follows them: where it has got none, it asks again, as the device may have more.
     ///
     /// PERF: not to ask a device again saves some 220 instructions of a round trip's 3,600.
-    pub(super) fn pump_reported(&self, recv: &mut RecvState) {
-        self.pump_while(recv, B::Cq::has_reported);
+    pub(super) fn pump_reported(&self, recv: &mut RecvState) -> usize {
+        self.pump_while(recv, B::Cq::has_reported)
     }
 
-    /// Takes a completion, and the others if there `may_be_more`.
+    /// Takes a completion, and the others if there `may_be_more`; returns how many.
     #[inline(always)]
-    fn pump_while(&self, recv: &mut RecvState, may_be_more: impl FnOnce(&B::Cq) -> bool) {
+    fn pump_while(&self, recv: &mut RecvState, may_be_more: impl FnOnce(&B::Cq) -> bool) -> usize {
         let under_way = recv.ctrl;
         let has_room = self.resources.cq.has_granted_room();
         let mut taken = Taken::default();
@@ -67,6 +67,7 @@ impl<B: Backend> QpStream<B> {
         if taken.n != 0 || has_room {
             self.announce();
         }
+        taken.n
     }
 
     /// As [`Self::pump`], where there may be completions and no other thread takes them.

@@ -72,6 +72,7 @@ impl<B: Backend> QpStream<B> {
             }
         }
         send.sent += sent as u64;
+        self.ring.shared.mail.count_send();
         if sent == 0 && !bufs.iter().all(|b| b.is_empty()) {
             drop(send);
             self.check_send()?;
@@ -96,6 +97,7 @@ impl<B: Backend> QpStream<B> {
             write.len as usize == len && self.post_pieces(&mut send, &write, bufs).is_ok();
         if is_sent {
             send.sent += len as u64;
+            self.ring.shared.mail.count_send();
         }
         is_sent
     }

@@ -11,6 +11,7 @@ use crate::engine::remote_memory::Iomaps;
 use crate::engine::resources::Resources;
 use crate::engine::send::MAX_PIECES;
 use crate::engine::shared::{CacheAligned, Mailbox, RecvState, SendState, Shared};
+use crate::engine::wait::HoldBack;
 use crate::engine::wait::coalesce::WakeCoalescing;
 use crate::engine::working_set::WorkingSet;
 use crate::fork;
@@ -146,6 +147,7 @@ impl<B: Backend> Preparing<B> {
                 n_owed: 0,
                 ctrl: CtrlWindow::new(),
                 coalescing: WakeCoalescing::default(),
+                hold_back: HoldBack::default(),
             })),
             mail: Mailbox::default(),
         })

@@ -1,5 +1,6 @@
 //! The mutable state of a stream, in family memory: parent and forked child share it.
 
+use crate::engine::wait::HoldBack;
 use crate::engine::wait::coalesce::WakeCoalescing;
 use crate::engine::wait::event_count::EventCount;
 use crate::engine::wait::spin::Spin;
@@ -35,6 +36,7 @@ pub(super) struct RecvState {
     /// [limited](crate::engine::QpStream::limits_ctrl).
     pub(super) ctrl: CtrlWindow,
     pub(super) coalescing: WakeCoalescing,
+    pub(super) hold_back: HoldBack,
 }
 
 /// What the pump leaves for other threads, readable without its lock.
@@ -52,6 +54,8 @@ pub(super) struct Mailbox {
     pub(super) messages: AtomicU32,
     /// Low 52 bits of the offset that the last `Ext::UpHigh` and `Ext::Up` named.
     pub(super) ext_up: AtomicU64,
+    /// Sends of the program, wrapping. Changed under the `send` lock.
+    pub(super) n_sends: AtomicU32,
     /// Spin budgets of the reader and the writer.
     pub(super) recv_spin: Spin,
     pub(super) send_spin: Spin,
@@ -104,6 +108,13 @@ impl Mailbox {
         // SYNC(switch): in this order. Pairs with the Release in `put_message`.
         let counts = Counts::from_bits(self.messages.load(Ordering::Acquire));
         ReceivedMessages { counts, up_offset: self.ext_up.load(Ordering::Acquire) }
+    }
+
+    /// Counts a send. The caller holds the `send` lock.
+    #[inline]
+    pub(super) fn count_send(&self) {
+        // PERF: no locked instruction.
+        self.n_sends.store(self.n_sends.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// Records the first failure; later ones are its consequences.

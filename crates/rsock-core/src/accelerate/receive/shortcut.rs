@@ -74,8 +74,9 @@ impl AcceleratedStream {
         // Taken before the try, for the wait if there is nothing.
         let mark = stream.mark();
         let done = self.receive_by_shortcut(path, &mut rx, mark, || {
-            stream.try_recv_to(buf, || {
-                let has_come = may_spin && self.has(FLAG_RX_WAITS) && stream.spin_for_arrival();
+            stream.try_recv_to(buf, |hold_back| {
+                let has_come =
+                    may_spin && self.has(FLAG_RX_WAITS) && stream.spin_for_arrival(hold_back);
                 if has_come {
                     self.dirs.note_answer();
                 }

@@ -51,11 +51,11 @@ fn a_receive_takes_what_comes_while_it_waits() {
         let stream = b.stream.path().and_then(Path::soft).expect("on the ring");
         let mut room = [0; 2];
         let _section = Section::enter();
-        let received = stream.try_recv_to(&mut room, || a.send(&[7]).is_ok());
+        let received = stream.try_recv_to(&mut room, |_| a.send(&[7]).is_ok());
         assert_eq!((received, room), (Ok(1), [7, 0]));
-        assert_eq!(stream.try_recv_to(&mut room, || false), Err(RecvError::WouldBlock));
+        assert_eq!(stream.try_recv_to(&mut room, |_| false), Err(RecvError::WouldBlock));
         a.send(&[8]).expect("send");
-        let received = stream.try_recv_to(&mut room, || unreachable!("a byte is there"));
+        let received = stream.try_recv_to(&mut room, |_| unreachable!("a byte is there"));
         assert_eq!((received, room), (Ok(1), [8, 0]));
     });
 }

@@ -3,10 +3,12 @@
 pub(super) mod coalesce;
 pub mod cpu_contention;
 pub(super) mod event_count;
+pub(super) mod hold_back;
 pub(super) mod spin;
 mod thread_bell;
 mod yields;
 
+pub(crate) use hold_back::HoldBack;
 pub(crate) use spin::offer_cpu;
 pub use spin::{longest_spin, spin_briefly_on, spin_on, spin_on_peers};
 pub use thread_bell::{ThreadBell, poll_entries};
@@ -14,6 +16,7 @@ pub use thread_bell::{ThreadBell, poll_entries};
 use crate::engine::QpStream;
 use crate::engine::wait::spin::Spin;
 use rsock_verbs::{Backend, CompletionQueue};
+use std::sync::atomic::Ordering;
 
 /// What a waiter waits for. Each has a spin budget of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,14 +64,16 @@ impl<B: Backend> QpStream<B> {
     /// how long it may wait.
     #[must_use]
     pub fn spin_at_first(&self, interest: Interest, mark: u32) -> bool {
-        self.spin_of(interest).first_turns(|| self.has_changed(mark))
+        self.spin_of(interest).first_turns(false, || self.has_changed(mark))
     }
 
     /// As [`Self::spin_at_first`], for a caller that holds the `recv` lock, so that no other thread
-    /// dispatches.
+    /// dispatches, and has `hold_back` from behind it.
     #[inline(always)]
-    pub(crate) fn spin_for_arrival(&self) -> bool {
-        self.ring.shared.mail.recv_spin.first_turns(|| self.resources.cq.is_ready())
+    pub(crate) fn spin_for_arrival(&self, hold_back: &mut HoldBack) -> bool {
+        let mail = &self.ring.shared.mail;
+        let holds_back = hold_back.begin_wait(mail.n_sends.load(Ordering::Relaxed));
+        mail.recv_spin.first_turns(holds_back, || self.resources.cq.is_ready())
     }
 
     fn spin_of(&self, interest: Interest) -> &Spin {

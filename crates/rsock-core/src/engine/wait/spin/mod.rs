@@ -39,7 +39,7 @@ pub use of_thread::{spin_briefly_on, spin_on, spin_on_peers};
 pub(crate) use offer::offer_cpu;
 
 use crate::engine::wait::cpu_contention::{CPU_CONTENTION, CpuContention, TIME_SLICE};
-use crate::engine::wait::spin::turns::{Spun, spin_for, stretch, take_turns};
+use crate::engine::wait::spin::turns::{Spun, hold_back, spin_for, stretch, take_turns};
 use crate::engine::wait::yields::{MOST_YIELDS, Yields};
 use crate::sys;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -128,10 +128,21 @@ impl Spin {
     }
 
     /// The first turns of [`Self::wait`]: about a microsecond, or nothing where spinning has not
-    /// helped or other processes want the CPUs.
-    pub(in crate::engine) fn first_turns(&self, ready: impl Fn() -> bool) -> bool {
+    /// helped or other processes want the CPUs. A caller that `holds_back` lets as much time pass
+    /// before.
+    pub(in crate::engine) fn first_turns(
+        &self,
+        holds_back: bool,
+        ready: impl Fn() -> bool,
+    ) -> bool {
         let may_spin = self.max_ns() != 0 && self.budget_ns.load(Ordering::Relaxed) != 0;
-        may_spin && !CPU_CONTENTION.is_present() && take_turns(ready)
+        if !may_spin || CPU_CONTENTION.is_present() {
+            return false;
+        }
+        if holds_back {
+            hold_back();
+        }
+        take_turns(ready)
     }
 
     /// As [`Self::wait`] on a machine with `contention`, or with none ever, for a peer that

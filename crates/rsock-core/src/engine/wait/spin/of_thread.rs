@@ -23,7 +23,7 @@ thread_local! {
 /// where spinning has not helped or other processes want the CPUs.
 #[inline]
 pub fn spin_briefly_on(ready: impl Fn() -> bool) -> bool {
-    FOR_FEW.with(|spin| spin.first_turns(ready))
+    FOR_FEW.with(|spin| spin.first_turns(false, ready))
 }
 
 /// Spins and yields within the calling thread's budget until `ready` holds. For waits on several

@@ -29,6 +29,21 @@ pub(super) fn take_turns(ready: impl Fn() -> bool) -> bool {
     false
 }
 
+/// Lets about a microsecond pass, in which the caller looks at nothing that the peer writes. Does
+/// nothing where the clock cannot tell such a time.
+pub(super) fn hold_back() {
+    const FOR: Duration = Duration::from_micros(1);
+    /// Turns between two readings of the clock.
+    const FEW: u32 = 4;
+    if stretch() != 1 {
+        return;
+    }
+    let start = Instant::now();
+    while start.elapsed() < FOR {
+        (0..FEW).for_each(|_| std::hint::spin_loop());
+    }
+}
+
 /// How a spin ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spun {
