@@ -57,8 +57,8 @@ pub(super) const MAX_SLOTS: u32 = 1 << 16;
 
 /// Bytes that a datagram of `len` bytes takes up on the stage: whole cache lines, so that each one
 /// begins with a line.
-pub(super) fn staged_len(len: u32) -> u64 {
-    u64::from(len).next_multiple_of(LINE as u64)
+pub(super) fn staged_len(len: u64) -> u64 {
+    len.next_multiple_of(LINE as u64)
 }
 
 /// An entry of a connection table. Written by the segment's owner, read by the peer.

@@ -16,7 +16,7 @@ mod sender;
 use super::Link;
 use super::SoftContext;
 use super::creation_stamp::CreationStamp;
-use super::layout::{LINE, MAX_STAGE, STAGE};
+use super::layout::{self, MAX_STAGE, STAGE};
 use super::wait::Waiters;
 use super::{Soft, SoftBell};
 use crate::datagram::{
@@ -289,8 +289,8 @@ impl DatagramQueue<Soft> for SoftUd {
                 receivers.iter().map(|receiver| receiver.stage_len()).min()
             };
             let stage = self.with_receivers(least).flatten().map_or(next, |least| least.min(next));
-            let whole = len.next_multiple_of(LINE);
-            slots.min(usize::try_from(stage).unwrap_or(usize::MAX) / whole)
+            let n = stage / layout::staged_len(len as u64);
+            slots.min(usize::try_from(n).unwrap_or(usize::MAX))
         }
     }
 

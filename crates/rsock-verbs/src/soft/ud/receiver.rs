@@ -215,7 +215,7 @@ impl UdReceiver {
             }
             taken = Taken::Datagram;
             if staged {
-                let stage = stage.wrapping_add(layout::staged_len(len));
+                let stage = stage.wrapping_add(layout::staged_len(len.into()));
                 self.heads.stage.store(stage, Ordering::Relaxed);
                 // SYNC(stage): this process's reads come before. Pairs with the Acquire in
                 // `UdSender::post`.

@@ -182,7 +182,7 @@ impl UdSender {
             let words = gather_small(payload);
             slot.publish(tx.tail, src.0, layout::Entry::SendInline { len: short }.encode(), &words);
         } else {
-            let (stage, whole) = (self.send_lane.lane.stage_len(), layout::staged_len(short));
+            let (stage, whole) = (self.send_lane.lane.stage_len(), layout::staged_len(len as u64));
             if tx.stage_tail.wrapping_sub(tx.stage_head).saturating_add(whole) > stage {
                 // SYNC(stage): as for slots.
                 tx.stage_head = consumer.stage_head.load(Ordering::Acquire);
