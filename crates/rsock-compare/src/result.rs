@@ -96,9 +96,8 @@ impl Row {
             )
         });
         let [rsock, limit] = [Side::Rsock, Side::Limit].map(|side| of_side(&samples, side));
-        let usual = usual_placement(&rsock);
-        let need = case.need_at(usual);
-        let of_limit = ratio_of_runs(&rsock, &limit, usual);
+        let need = case.need_at(usual_placement(&rsock));
+        let of_limit = ratio_of_runs(&rsock, &limit);
         let mut judgement = judge::judge(need, case.base, &medians, of_limit);
         if !case.sides.contains(&Side::Rsock) && !medians.is_empty() {
             // The figure is about the machine.
@@ -126,7 +125,7 @@ impl Row {
         let row = |id| rows.iter().find(|row| row.id == id);
         let ratio = row(above).zip(row(below)).and_then(|(above, below)| {
             let [above, below] = [above, below].map(|row| of_side(&row.samples, Side::Rsock));
-            ratio_of_runs(&above, &below, usual_placement(&below))
+            ratio_of_runs(&above, &below)
         });
         let Some(ratio) = ratio else {
             return Self::not_run(case, &format!("needs {above} and {below}"));

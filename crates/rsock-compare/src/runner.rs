@@ -84,16 +84,17 @@ fn round(bench: &Bench, case: &Case, run: u32, progress: &Progress) -> Vec<Sampl
     }
     let position = |order: &[usize], index| order.iter().position(|i| *i == index).unwrap_or(0);
     let mut samples = Vec::with_capacity(n);
+    let mut line_before = line_ns(bench);
     for index in &measuring {
         let side = sides[*index];
         progress.begin(format!("{} ({side:?})", case.label.trim()));
-        let line_ns = line_ns(bench);
         let started = servers[*index].take().unwrap_or_else(|| Ok(Vec::new()));
         let done = started.and_then(|servers| measure::measure(bench, case, side, &servers));
         let (done, error) = match done {
             Ok(measured) => (Some(measured), None),
             Err(e) => (None, Some(e.to_string())),
         };
+        let line_after = line_ns(bench);
         samples.push(Sample {
             side,
             run,
@@ -101,12 +102,13 @@ fn round(bench: &Bench, case: &Case, run: u32, progress: &Progress) -> Vec<Sampl
             measured_as: position(&measuring, *index),
             value: done.as_ref().map(|measured| measured.value),
             error,
-            line_ns,
-            line_after_ns: self::line_ns(bench),
-            placement: Placement::of(Duration::from_nanos(line_ns)),
+            line_ns: line_before,
+            line_after_ns: line_after,
+            placement: Placement::of(Duration::from_nanos(line_before)),
             fast_share: done.as_ref().and_then(|measured| measured.fast_share),
             latency_us: done.and_then(|measured| measured.latency_us),
         });
+        line_before = line_after;
         progress.advance(1);
     }
     samples

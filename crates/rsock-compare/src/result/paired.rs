@@ -15,12 +15,10 @@ pub(super) fn usual_placement(samples: &[&Sample]) -> Placement {
 }
 
 /// The median over the runs of `first` : `second`. Only runs in which both met one machine, with
-/// the CPUs in the `usual` placement, count, or all runs if those are fewer than [`FEWEST_RUNS`].
-pub(super) fn ratio_of_runs(
-    first: &[&Sample],
-    second: &[&Sample],
-    usual: Placement,
-) -> Option<f64> {
+/// the CPUs placed as in most samples of `first`, count, or all runs if those are fewer than
+/// [`FEWEST_RUNS`].
+pub(super) fn ratio_of_runs(first: &[&Sample], second: &[&Sample]) -> Option<f64> {
+    let usual = usual_placement(first);
     let in_one_run = |first: &Sample| {
         let second = second.iter().find(|second| second.run == first.run)?;
         let ratio = first.value? / second.value.filter(|value| *value > 0.0)?;
@@ -61,7 +59,7 @@ mod tests {
 
     fn ratio(first: &[Sample], second: &[Sample]) -> Option<f64> {
         let [first, second] = [first, second].map(|samples| samples.iter().collect::<Vec<_>>());
-        ratio_of_runs(&first, &second, usual_placement(&first))
+        ratio_of_runs(&first, &second)
     }
 
     #[test]
