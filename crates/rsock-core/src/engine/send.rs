@@ -71,8 +71,7 @@ impl<B: Backend> QpStream<B> {
                 }
             }
         }
-        send.sent += sent as u64;
-        self.ring.shared.mail.count_send();
+        self.ring.shared.mail.count_send(&mut send, sent);
         if sent == 0 && !bufs.iter().all(|b| b.is_empty()) {
             drop(send);
             self.check_send()?;
@@ -96,8 +95,7 @@ impl<B: Backend> QpStream<B> {
         let is_sent =
             write.len as usize == len && self.post_pieces(&mut send, &write, bufs).is_ok();
         if is_sent {
-            send.sent += len as u64;
-            self.ring.shared.mail.count_send();
+            self.ring.shared.mail.count_send(&mut send, len);
         }
         is_sent
     }

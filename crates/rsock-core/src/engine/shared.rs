@@ -55,7 +55,7 @@ pub(super) struct Mailbox {
     /// Low 52 bits of the offset that the last `Ext::UpHigh` and `Ext::Up` named.
     pub(super) ext_up: AtomicU64,
     /// Sends of the program, wrapping. Changed under the `send` lock.
-    pub(super) n_sends: AtomicU32,
+    n_sends: AtomicU32,
     /// Spin budgets of the reader and the writer.
     pub(super) recv_spin: Spin,
     pub(super) send_spin: Spin,
@@ -110,11 +110,21 @@ impl Mailbox {
         ReceivedMessages { counts, up_offset: self.ext_up.load(Ordering::Acquire) }
     }
 
-    /// Counts a send. The caller holds the `send` lock.
+    /// Counts a send of `n` bytes, unless that is none. The caller holds the `send` lock.
     #[inline]
-    pub(super) fn count_send(&self) {
+    pub(super) fn count_send(&self, send: &mut SendState, n: usize) {
+        if n == 0 {
+            return;
+        }
+        send.sent += n as u64;
         // PERF: no locked instruction.
         self.n_sends.store(self.n_sends.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Sends so far, wrapping: whether this end has sent anything since an earlier look.
+    #[inline]
+    pub(super) fn n_sends(&self) -> u32 {
+        self.n_sends.load(Ordering::Relaxed)
     }
 
     /// Records the first failure; later ones are its consequences.

@@ -39,7 +39,7 @@ pub(in crate::engine) struct WakeCoalescing {
     /// When counting began, and the totals at that time.
     since: Option<Instant>,
     n_read_then: u64,
-    n_sent_then: u64,
+    n_sends_then: u32,
     /// How long the next wait may nap.
     nap: Option<Duration>,
 }
@@ -50,22 +50,22 @@ impl WakeCoalescing {
         self.n_read += n as u64;
     }
 
-    /// How long to nap, for a stream that has sent `n_sent` bytes in all.
-    fn nap(&mut self, now: Instant, n_sent: u64) -> Option<Duration> {
+    /// How long to nap, for a stream that has sent `n_sends` times.
+    fn nap(&mut self, now: Instant, n_sends: u32) -> Option<Duration> {
         let since = *self.since.get_or_insert(now);
         let period = now.saturating_duration_since(since);
-        if n_sent != self.n_sent_then || period >= STALE {
-            self.begin(now, n_sent);
+        if n_sends != self.n_sends_then || period >= STALE {
+            self.begin(now, n_sends);
             self.nap = None;
         } else if period >= PERIOD {
             self.nap = nap_at(self.n_read - self.n_read_then, period);
-            self.begin(now, n_sent);
+            self.begin(now, n_sends);
         }
         self.nap
     }
 
-    fn begin(&mut self, now: Instant, n_sent: u64) {
-        (self.since, self.n_read_then, self.n_sent_then) = (Some(now), self.n_read, n_sent);
+    fn begin(&mut self, now: Instant, n_sends: u32) {
+        (self.since, self.n_read_then, self.n_sends_then) = (Some(now), self.n_read, n_sends);
     }
 }
 
@@ -98,8 +98,8 @@ impl<B: Backend> QpStream<B> {
 
     fn next_nap(&self) -> Option<Duration> {
         let _section = Section::enter();
-        let n_sent = self.ring.lock_send().sent;
-        self.ring.lock_recv().coalescing.nap(sys::now(), n_sent)
+        let n_sends = self.ring.shared.mail.n_sends();
+        self.ring.lock_recv().coalescing.nap(sys::now(), n_sends)
     }
 }
 
@@ -111,7 +111,7 @@ mod tests {
 
     /// Whether each wait naps, of a stream that waits once per [`STEP`], and in between receives
     /// the bytes of `n_read` and sends those of `n_sent`.
-    fn naps(n_read: &[usize], n_sent: &[u64]) -> Vec<bool> {
+    fn naps(n_read: &[usize], n_sent: &[u32]) -> Vec<bool> {
         let mut coalescing = WakeCoalescing::default();
         let (start, mut sent) = (Instant::now(), 0);
         let steps = n_read.iter().zip(n_sent).zip(0..);

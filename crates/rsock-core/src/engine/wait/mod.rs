@@ -16,7 +16,6 @@ pub use thread_bell::{ThreadBell, poll_entries};
 use crate::engine::QpStream;
 use crate::engine::wait::spin::Spin;
 use rsock_verbs::{Backend, CompletionQueue};
-use std::sync::atomic::Ordering;
 
 /// What a waiter waits for. Each has a spin budget of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +71,7 @@ impl<B: Backend> QpStream<B> {
     #[inline(always)]
     pub(crate) fn spin_for_arrival(&self, hold_back: &mut HoldBack) -> bool {
         let mail = &self.ring.shared.mail;
-        let holds_back = hold_back.begin_wait(mail.n_sends.load(Ordering::Relaxed));
+        let holds_back = hold_back.begin_wait(mail.n_sends());
         mail.recv_spin.first_turns(holds_back, || self.resources.cq.is_ready())
     }
 
