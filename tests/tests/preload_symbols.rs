@@ -56,3 +56,26 @@ fn the_library_needs_libc_alone() {
         .collect();
     assert_eq!(needed, ["libc.so.6"]);
 }
+
+/// The exported functions lie together, so that a program that starts touches few pages of the
+/// library (decision 34).
+#[test]
+fn the_exported_functions_lie_in_one_section() {
+    let sections = output("readelf", &["--wide", "--sections"], &preload_library());
+    let hooks = sections
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix('[')?.split_once(']'))
+        .find(|(_, rest)| rest.split_whitespace().next() == Some("rsock_hooks"))
+        .map(|(number, _)| number.trim())
+        .expect("the section");
+    let symbols = output("readelf", &["--wide", "--dyn-syms"], &preload_library());
+    // Number, value, size, type, binding, visibility, section, name.
+    let elsewhere: Vec<&str> = symbols
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        .filter(|columns| columns.get(3) == Some(&"FUNC") && columns[6] != "UND")
+        .filter(|columns| columns[6] != hooks)
+        .map(|columns| columns[7])
+        .collect();
+    assert!(elsewhere.is_empty(), "elsewhere: {elsewhere:?}");
+}

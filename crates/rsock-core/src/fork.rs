@@ -63,6 +63,7 @@ static CLOSE: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
 /// A program that calls [`prepare`] around every fork itself, and [`in_child`], calls this once,
 /// before anything else of this crate.
+#[inline]
 pub fn note_program_prepares() {
     IS_WATCHED.store(true, Ordering::Relaxed);
 }

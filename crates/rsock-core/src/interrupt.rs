@@ -41,6 +41,7 @@ unsafe impl ZeroInThread for State {}
 static ON_LEAVE: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
 /// Registers the function that runs when a section ends in which a signal was deferred.
+#[inline]
 pub fn on_leave(f: fn()) {
     ON_LEAVE.store(f as *mut (), Ordering::Release);
 }

@@ -196,6 +196,7 @@ impl<T: Copy + PartialEq + From<i8>> HookResult for Option<T> {
 
 /// Keeps the frame of the call apart from that of [`without_cancel`].
 #[inline(never)]
+#[unsafe(link_section = "rsock_hooks")]
 fn outlined<R>(call: &mut impl FnMut() -> R) -> R {
     call()
 }

@@ -62,6 +62,7 @@ impl<T: Zeroed, const PER_CHUNK: usize, const CHUNKS: usize> Chunked<T, PER_CHUN
     }
 
     /// The value at `index`, whose chunk is mapped if need be. `None` out of range or memory.
+    #[unsafe(link_section = "rsock_hooks")]
     pub(crate) fn get_or_map(&self, index: usize) -> Option<&'static T> {
         if let Some(found) = self.get(index) {
             return Some(found);

@@ -127,11 +127,13 @@ fn is_for_library(handle: &Handle) -> bool {
 }
 
 /// Begins a call on the stream of `fd`, on TCP or not, if it has been adopted.
+#[unsafe(link_section = "rsock_hooks")]
 pub(crate) fn find(fd: c_int, direction: Direction) -> Option<Handle> {
     if guard::is_in_core() { None } else { find_in_core(fd, direction) }
 }
 
 /// As [`find`], for callers that are in the core.
+#[unsafe(link_section = "rsock_hooks")]
 pub(crate) fn find_in_core(fd: c_int, direction: Direction) -> Option<Handle> {
     let entry = entry(fd)?;
     loop {

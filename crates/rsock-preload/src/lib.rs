@@ -17,6 +17,11 @@
 //!   before and during other constructors;
 //! * no panic and no `errno` change escapes a hook that succeeds ([`guard`]);
 //! * exported functions are `extern "C-unwind"`, because `pthread_cancel` unwinds through them.
+//!
+//! Two sections hold what a short-lived program needs of this library, so that it is few pages
+//! (decision 34): `rsock_hooks` the exported functions, and what they and the constructor call
+//! before a stream moves; `rsock_startup` the variables of the same. The linker would spread both
+//! over the library.
 
 #![cfg_attr(test, allow(dead_code, reason = "the test harness must not be hooked"))]
 
@@ -43,6 +48,7 @@ mod quiet_set;
 mod raw_epoll;
 mod room;
 mod rows;
+mod settings;
 mod signal;
 mod slot;
 mod symbol;
@@ -54,8 +60,10 @@ mod vfork;
 mod watched;
 
 /// Runs when the library is loaded. Hooks may have run before it.
+#[unsafe(link_section = "rsock_hooks")]
 extern "C" fn init() {
     next::resolve_all();
+    settings::look_for_any();
     threads::find_flag();
     log::open();
     signal::defer_in_sections();
@@ -66,6 +74,7 @@ extern "C" fn init() {
 }
 
 /// Runs when the program returns from `main` or calls `exit`.
+#[unsafe(link_section = "rsock_hooks")]
 extern "C" fn fini() {
     fdtable::finish();
 }

@@ -20,6 +20,7 @@ const OFF: i32 = -1;
 static FD: AtomicI32 = AtomicI32::new(OFF);
 
 /// Opens the log if the environment has a path for it.
+#[unsafe(link_section = "rsock_hooks")]
 pub(crate) fn open() {
     // SAFETY: the name is a C string; no code changes the environment while libraries are loaded.
     let path = unsafe { secure_getenv(c"RSOCK_LOG".as_ptr()) };

@@ -15,6 +15,7 @@ use std::ptr;
 type Nothing = ();
 
 /// The next definition of a symbol, or null.
+#[unsafe(link_section = "rsock_hooks")]
 fn find_next(name: &CStr) -> *mut c_void {
     // SAFETY: the name is a C string; `RTLD_NEXT` is resolved relative to this library, which is
     // where the call stands.
@@ -55,8 +56,18 @@ macro_rules! next {
             use crate::symbol::Symbol;
             $(
                 #[allow(non_upper_case_globals, reason = "named after the C symbol")]
-                pub(super) static $name: Symbol =
-                    Symbol::new(concat!(stringify!($name), "\0"));
+                // Plain data.
+                #[unsafe(link_section = "rsock_startup")]
+                pub(super) static $name: Symbol = Symbol::new();
+            )*
+        }
+
+        mod name {
+            use crate::symbol::c_name;
+            use std::ffi::CStr;
+            $(
+                #[allow(non_upper_case_globals, reason = "named after the C symbol")]
+                pub(super) const $name: &CStr = c_name(concat!(stringify!($name), "\0"));
             )*
         }
 
@@ -69,7 +80,7 @@ macro_rules! next {
             #[allow(non_snake_case, reason = "named after the C function")]
             #[inline]
             pub(crate) unsafe fn $name($($arg: $ty),*) -> $ret {
-                let at = symbol::$name.get(find_next);
+                let at = symbol::$name.get(name::$name, find_next);
                 if at.is_null() {
                     errno::set(libc::ENOSYS);
                     return $missing;
@@ -88,16 +99,19 @@ macro_rules! next {
         pub(crate) mod address {
             $(
                 #[allow(dead_code, reason = "few are called by address")]
+                #[inline]
                 #[allow(non_snake_case, reason = "named after the C function")]
                 pub(crate) fn $name() -> *mut std::ffi::c_void {
-                    super::symbol::$name.get(super::find_next)
+                    super::symbol::$name.get(super::name::$name, super::find_next)
                 }
             )*
         }
 
         /// Looks up every symbol that has not been needed yet.
+        // An ordinary function.
+        #[unsafe(link_section = "rsock_hooks")]
         pub(crate) fn resolve_all() {
-            $( symbol::$name.get(find_next); )*
+            $( symbol::$name.get(name::$name, find_next); )*
         }
     };
 }

@@ -6,6 +6,7 @@ use rsock_core::accelerate::close_searches;
 
 /// Calls `open`, which opens a descriptor for the program. If there is no number left for it, and
 /// the library has some that it can do without, calls it again.
+#[unsafe(link_section = "rsock_hooks")]
 pub(crate) fn with_room(open: impl Fn() -> c_int) -> c_int {
     let before = errno::read();
     let fd = open();

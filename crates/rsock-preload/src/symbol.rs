@@ -5,33 +5,42 @@ use std::ffi::CStr;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The name of a function, and its address once that is known.
+/// A function's address once that is known. PERF: without the function's name, a pointer that the
+/// loader would have to write in each process.
 pub(crate) struct Symbol {
-    name: &'static CStr,
     at: AtomicPtr<c_void>,
 }
 
 impl Symbol {
-    /// `name` ends with a zero byte and holds no other.
-    pub(crate) const fn new(name: &'static str) -> Self {
-        match CStr::from_bytes_with_nul(name.as_bytes()) {
-            Ok(name) => Self { name, at: AtomicPtr::new(ptr::null_mut()) },
-            Err(_) => panic!("a symbol name ends with its only zero byte"),
-        }
+    pub(crate) const fn new() -> Self {
+        Self { at: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// The address, which `look_up` finds while it is not known. Null if it finds none.
+    /// The address of the function `name`, which `look_up` finds while it is not known. Null if it
+    /// finds none.
     #[inline]
-    pub(crate) fn get(&self, look_up: fn(&CStr) -> *mut c_void) -> *mut c_void {
+    pub(crate) fn get(
+        &self,
+        name: &'static CStr,
+        look_up: fn(&CStr) -> *mut c_void,
+    ) -> *mut c_void {
         let at = self.at.load(Ordering::Relaxed);
-        if at.is_null() { self.resolve(look_up) } else { at }
+        if at.is_null() { self.resolve(name, look_up) } else { at }
     }
 
     #[cold]
-    fn resolve(&self, look_up: fn(&CStr) -> *mut c_void) -> *mut c_void {
-        let at = look_up(self.name);
+    fn resolve(&self, name: &CStr, look_up: fn(&CStr) -> *mut c_void) -> *mut c_void {
+        let at = look_up(name);
         // Relaxed: the pointee is code, mapped before its address was known.
         self.at.store(at, Ordering::Relaxed);
         at
+    }
+}
+
+/// `name`, which ends with a zero byte and holds no other, as a C string.
+pub(crate) const fn c_name(name: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(name.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => panic!("a symbol name ends with its only zero byte"),
     }
 }

@@ -6,9 +6,11 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// The C library's flag for that, where it has one (glibc from 2.32 on).
+#[unsafe(link_section = "rsock_startup")]
 static IS_ALONE: AtomicPtr<c_char> = AtomicPtr::new(ptr::null_mut());
 
 /// Finds the C library's flag. Runs in the constructor: `dlsym` must not run in a signal handler.
+#[unsafe(link_section = "rsock_hooks")]
 pub(crate) fn find_flag() {
     IS_ALONE.store(next::find_anywhere(c"__libc_single_threaded").cast(), Ordering::Relaxed);
 }

@@ -10,7 +10,7 @@
 //! function, in assembly, because Rust exports what it defines under a C name, and the program's
 //! own C++ exceptions must not come here.
 
-use crate::symbol::Symbol;
+use crate::symbol::{Symbol, c_name};
 use libc::{c_int, c_void, uintptr_t};
 use rustix::fd::BorrowedFd;
 use std::arch::global_asm;
@@ -60,11 +60,12 @@ macro_rules! unwinder {
         /// # Safety
         /// As that function (Itanium C++ ABI, part I, "Exception Handling").
         unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> $ret {
-            static FUNCTION: Symbol = Symbol::new(concat!($symbol, "\0"));
+            static FUNCTION: Symbol = Symbol::new();
+            const NAME: &CStr = c_name(concat!($symbol, "\0"));
             // SAFETY: the function has this name, and this is its signature.
             let f = unsafe {
                 mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($ty),*) -> $ret>(
-                    FUNCTION.get(find_or_abort),
+                    FUNCTION.get(NAME, find_or_abort),
                 )
             };
             // SAFETY: the caller's promise.

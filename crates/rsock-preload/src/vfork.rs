@@ -24,6 +24,7 @@ pub(crate) fn note_shared_memory() {
 ///
 /// PERF: `getpid` takes 0.3 us on a virtual machine, a hundredth of what a short connection takes;
 /// each of its ends would call it at its close.
+#[unsafe(link_section = "rsock_hooks")]
 pub(crate) fn is_child() -> bool {
     child().is_some()
 }

@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) type Copy = unsafe extern "C" fn(src: *const u8, dst: *mut u8, len: usize, with: usize);
 
 /// Whether a handler calls [`recover`].
+#[unsafe(link_section = "rsock_startup")]
 static ARMED: AtomicBool = AtomicBool::new(false);
 
 /// Promises that a handler of `SIGSEGV` and `SIGBUS` calls [`recover`] from now on.

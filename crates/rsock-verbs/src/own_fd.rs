@@ -18,6 +18,7 @@ const ROOM: u64 = 256;
 /// Numbers that can be registered, one bit each.
 const NUMBERS: usize = 2 * 8192;
 
+#[unsafe(link_section = "rsock_startup")]
 static OWN: [AtomicU64; NUMBERS / 64] = [const { AtomicU64::new(0) }; NUMBERS / 64];
 
 /// Moves `fd` up and registers it. If there is no room above it stays where it is.

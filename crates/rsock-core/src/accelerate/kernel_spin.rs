@@ -54,6 +54,7 @@ struct Recent {
 
 impl Recent {
     /// Notes the connection of `fd`. Looks at one of them in each tick.
+    #[inline]
     fn note(&self, fd: BorrowedFd<'_>, tick: u32) {
         let now = tick.max(1);
         if self.looked_at.swap(now, Ordering::Relaxed) != now
@@ -71,6 +72,7 @@ impl Recent {
 
 /// Notes that this process has made or accepted the connection of `fd`, if rsock is not switched
 /// off.
+#[inline]
 pub fn note_connection(fd: BorrowedFd<'_>) {
     if environment::is_enabled() {
         RECENT.note(fd, sys::tick());

@@ -30,17 +30,8 @@ static CHANGES: AtomicU32 = AtomicU32::new(0);
 
 /// From now on the caller reports by [`change_wait_settings`] each time that the process sets the
 /// flags or the time limits of a descriptor.
-///
-/// PERF: does nothing where `RSOCK_SPIN_US` is 0, because a peer on another CPU may answer while
-/// the kernel is asked: round trips of a byte fell from 104 to 65 thousand a second without the
-/// questions (netperf TCP_RR on two CPUs, medians of twelve by turns).
+#[inline]
 pub fn report_wait_settings() {
-    if environment::spin_us() != Some(0) {
-        begin_reports();
-    }
-}
-
-fn begin_reports() {
     let _ = CHANGES.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed);
 }
 
@@ -161,9 +152,16 @@ impl Questions {
     }
 
     /// Whether the questions are spared. A call that has asked for its time limit keeps it.
+    ///
+    /// PERF: not where `RSOCK_SPIN_US` is 0, because a peer on another CPU may answer while the
+    /// kernel is asked: round trips of a byte fell from 104 to 65 thousand a second without the
+    /// questions (netperf TCP_RR on two CPUs, medians of twelve by turns).
     fn may_spare(&self, settings: Option<&WaitSettings>, changes: u32, now: u32) -> bool {
         let are_known = |settings: &WaitSettings| settings.are_known(changes, now);
-        changes != 0 && !self.limit.is_known() && settings.is_some_and(are_known)
+        changes != 0
+            && !self.limit.is_known()
+            && settings.is_some_and(are_known)
+            && environment::spin_us() != Some(0)
     }
 
     /// A sleep within the call's limit.
@@ -207,7 +205,7 @@ mod tests {
 
     #[test]
     fn questions_are_spared_for_a_moment_after_the_usual_answers() {
-        begin_reports();
+        report_wait_settings();
         let socket = TcpListener::bind("127.0.0.1:0").expect("bind");
         let settings = WaitSettings::default();
         // Another test may change settings in between, or the moment be over.
@@ -226,7 +224,7 @@ mod tests {
 
     #[test]
     fn what_is_set_during_a_call_is_for_later_ones() {
-        begin_reports();
+        report_wait_settings();
         let socket = TcpListener::bind("127.0.0.1:0").expect("bind");
         let settings = WaitSettings::default();
         let mut spared = call();
@@ -250,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_change_while_a_call_asks_after_a_spared_sleep_is_for_later_ones() {
-        begin_reports();
+        report_wait_settings();
         let socket = TcpListener::bind("127.0.0.1:0").expect("bind");
         let mut call = Questions { state: State::Spared(changes()), ..call() };
         let sleep = call.begin_sleep(socket.as_fd(), None, || change_wait_settings(|| true));

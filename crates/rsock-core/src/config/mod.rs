@@ -1,4 +1,4 @@
 //! What is configured: environment variables and the file of trusted hosts.
 
-pub(crate) mod environment;
+pub mod environment;
 pub mod trusted_hosts;

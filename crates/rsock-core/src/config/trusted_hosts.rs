@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+use super::environment;
 use once_cell::race::{OnceBool, OnceBox};
 use rustix::fs::{Access, access};
 use sha2::{Digest, Sha256};
@@ -118,7 +119,7 @@ pub fn examine() -> Result<Summary, ConfigError> {
 }
 
 fn file() -> PathBuf {
-    std::env::var_os("RSOCK_CONFIG").map_or_else(|| DEFAULT_FILE.into(), PathBuf::from)
+    environment::value("RSOCK_CONFIG").map_or_else(|| DEFAULT_FILE.into(), PathBuf::from)
 }
 
 /// Whether this host has a configuration, as of the first call. Without one no host is trusted.
@@ -128,7 +129,7 @@ fn file() -> PathBuf {
 pub(crate) fn is_configured() -> bool {
     static IS_CONFIGURED: OnceBool = OnceBool::new();
     IS_CONFIGURED.get_or_init(|| {
-        std::env::var_os("RSOCK_CONFIG").is_some() || access(DEFAULT_FILE, Access::EXISTS).is_ok()
+        environment::value("RSOCK_CONFIG").is_some() || access(DEFAULT_FILE, Access::EXISTS).is_ok()
     })
 }
 

@@ -85,6 +85,7 @@ pub(crate) fn note_closing(fd: c_int, is_vfork_child: impl Fn() -> bool) {
 }
 
 /// The kernel has just given out `fd`: an entry that the number still has is outdated.
+#[unsafe(link_section = "rsock_hooks")]
 pub(crate) fn note_made(fd: c_int) {
     if let Some(entry) = entry(fd)
         && entry.load(Ordering::Relaxed) != 0

@@ -14,18 +14,21 @@ use rustix::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
 /// A stream socket has connected.
+#[unsafe(link_section = "rsock_hooks")]
 pub(crate) fn note_connected(fd: c_int) {
     note_candidate(fd, 0);
     note_connection(fd);
 }
 
 /// A stream socket has begun to connect.
+#[unsafe(link_section = "rsock_hooks")]
 pub(crate) fn note_connecting(fd: c_int) {
     note_candidate(fd, CONNECTING);
     note_connection(fd);
 }
 
 /// Notes a connection for the waits of short ones, which ask the kernel before they sleep.
+#[unsafe(link_section = "rsock_hooks")]
 fn note_connection(fd: c_int) {
     if fd >= 0 && !tcp_only::is_on() {
         // SAFETY: not -1; only asked about.
@@ -33,6 +36,7 @@ fn note_connection(fd: c_int) {
     }
 }
 
+#[unsafe(link_section = "rsock_hooks")]
 fn note_candidate(fd: c_int, begun: u64) {
     let Some(entry) = entry_or_map(fd) else { return };
     loop {

@@ -77,6 +77,7 @@ pub(super) fn pin_udp(fd: c_int, reason: FallbackReason) {
 
 /// The program has set a keepalive option of `fd`: the core keeps a stream without TCP alive by the
 /// same rules.
+#[unsafe(link_section = "rsock_hooks")]
 pub(crate) fn follow_keepalive(fd: c_int) {
     let Some(handle) = find(fd, Direction::Send) else { return };
     if let Some(stream) = handle.stream().native() {

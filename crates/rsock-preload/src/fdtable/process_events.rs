@@ -71,6 +71,7 @@ pub(crate) fn after_fork_in_child() {
 }
 
 /// The process is about to end.
+#[unsafe(link_section = "rsock_hooks")]
 pub(crate) fn finish() {
     if vfork::is_child() {
         return;

@@ -74,6 +74,7 @@ impl Word {
     }
 
     /// With one call more, which has sent `n` bytes. `None` if there is no room for the number.
+    #[inline]
     pub(in crate::fdtable) fn with_sent(self, n: usize) -> Option<Self> {
         self.plus(SENT_AT, BYTES_BITS, n as u64)?.plus(N_CALLS_AT, N_CALLS_BITS, 1)
     }
@@ -124,6 +125,7 @@ impl Word {
         Self(self.0 & !(0xff << 4) | u64::from(reason as u8) << 4)
     }
 
+    #[inline]
     pub(in crate::fdtable) fn reason(self) -> FallbackReason {
         // No other reason is ever stored.
         [

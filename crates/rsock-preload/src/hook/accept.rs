@@ -9,7 +9,7 @@ use libc::{c_int, sockaddr, socklen_t};
 ///
 /// # Safety
 /// As `accept(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn accept(
     fd: c_int,
     addr: *mut sockaddr,
@@ -35,7 +35,7 @@ pub(crate) unsafe extern "C-unwind" fn accept(
 ///
 /// # Safety
 /// As `accept4(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn accept4(
     fd: c_int,
     addr: *mut sockaddr,

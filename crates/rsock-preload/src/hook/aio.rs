@@ -11,7 +11,7 @@ use std::slice;
 ///
 /// # Safety
 /// As `aio_read(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn aio_read(request: *mut aiocb) -> c_int {
     // SAFETY: null or a request, by the caller's promise.
     if let Err(e) = unsafe { before(request, Need::Both) } {
@@ -25,7 +25,7 @@ pub(crate) unsafe extern "C-unwind" fn aio_read(request: *mut aiocb) -> c_int {
 ///
 /// # Safety
 /// As `aio_write(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn aio_write(request: *mut aiocb) -> c_int {
     // SAFETY: null or a request, by the caller's promise.
     if let Err(e) = unsafe { before(request, Need::Write) } {
@@ -39,7 +39,7 @@ pub(crate) unsafe extern "C-unwind" fn aio_write(request: *mut aiocb) -> c_int {
 ///
 /// # Safety
 /// As `lio_listio(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn lio_listio(
     mode: c_int,
     list: *const *mut aiocb,

@@ -39,7 +39,7 @@ pub(super) fn before_child(flags: c_int) {
 ///
 /// # Safety
 /// As `_Fork(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 #[allow(non_snake_case, reason = "named after the C function")]
 pub(crate) unsafe extern "C-unwind" fn _Fork() -> pid_t {
     before_child(0);
@@ -49,7 +49,7 @@ pub(crate) unsafe extern "C-unwind" fn _Fork() -> pid_t {
 
 /// As `vfork(2)`.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 #[unsafe(naked)]
 pub(crate) extern "C" fn vfork() {
     detour!(before_vfork)
@@ -57,7 +57,7 @@ pub(crate) extern "C" fn vfork() {
 
 /// As `vfork(2)`.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 #[unsafe(naked)]
 pub(crate) extern "C" fn __vfork() {
     detour!(before_vfork)
@@ -65,7 +65,7 @@ pub(crate) extern "C" fn __vfork() {
 
 /// As `clone(2)`.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 #[unsafe(naked)]
 pub(crate) extern "C" fn clone() {
     detour!(before_clone)
@@ -73,7 +73,7 @@ pub(crate) extern "C" fn clone() {
 
 /// As `clone(2)`.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 #[unsafe(naked)]
 pub(crate) extern "C" fn __clone() {
     detour!(before_clone)

@@ -9,7 +9,7 @@ use rsock_verbs::own_fd;
 ///
 /// # Safety
 /// As `close(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     if guard::is_in_core() {
         // Dropping an `OwnedFd` calls this. libc's `close` would be a cancellation point.
@@ -30,7 +30,7 @@ pub(crate) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 ///
 /// # Safety
 /// As `closefrom(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn closefrom(first: c_int) {
     let first = c_uint::try_from(first).unwrap_or(0);
     let rest = note_closing_range(first, c_uint::MAX, 0);
@@ -43,7 +43,7 @@ pub(crate) unsafe extern "C-unwind" fn closefrom(first: c_int) {
 ///
 /// # Safety
 /// As `close_range(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn close_range(
     first: c_uint,
     last: c_uint,

@@ -11,7 +11,7 @@ use rsock_core::accelerate::NativeStream;
 ///
 /// # Safety
 /// As `connect(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn connect(
     fd: c_int,
     addr: *const sockaddr,

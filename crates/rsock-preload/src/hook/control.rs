@@ -15,7 +15,7 @@ use rsock_verbs::raw::SIOCATMARK;
 ///
 /// # Safety
 /// As `fcntl(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, arg: *mut c_void) -> c_int {
     // SAFETY: arguments passed on unchanged.
     fcntl_by(fd, command, arg, || unsafe { next::fcntl(fd, command, arg) })
@@ -25,7 +25,7 @@ pub(crate) unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, arg: *mu
 ///
 /// # Safety
 /// As `fcntl(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn fcntl64(
     fd: c_int,
     command: c_int,
@@ -65,7 +65,7 @@ pub(super) fn fcntl_by(
 ///
 /// # Safety
 /// As `ioctl(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn ioctl(
     fd: c_int,
     request: c_ulong,
@@ -158,7 +158,7 @@ fn before_datagram_ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> Optio
 ///
 /// # Safety
 /// As `sockatmark(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn sockatmark(fd: c_int) -> c_int {
     let mut is_at_mark: c_int = 0;
     // SAFETY: the request writes one int, to a live one.

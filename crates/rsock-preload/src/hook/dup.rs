@@ -13,7 +13,7 @@ use rustix::fd::BorrowedFd;
 ///
 /// # Safety
 /// As `dup(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     // SAFETY: arguments passed on unchanged.
     let new = with_room(|| unsafe { next::dup(fd) });
@@ -25,7 +25,7 @@ pub(crate) unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
 ///
 /// # Safety
 /// As `dup2(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
     if own_fd::is_own(new) {
         return errno::fail_int(libc::EBUSY);
@@ -41,7 +41,7 @@ pub(crate) unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
 ///
 /// # Safety
 /// As `dup3(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     if own_fd::is_own(new) {
         return errno::fail_int(libc::EBUSY);
@@ -100,7 +100,7 @@ pub(super) fn note_duplicate(old: c_int, new: c_int) {
 ///
 /// # Safety
 /// As `pidfd_getfd(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn pidfd_getfd(
     pidfd: c_int,
     fd: c_int,

@@ -19,7 +19,7 @@ use rustix::fd::{AsFd, AsRawFd, RawFd};
 ///
 /// # Safety
 /// As `epoll_create(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
     // SAFETY: arguments passed on unchanged.
     note_created(with_room(|| unsafe { next::epoll_create(size) }))
@@ -29,7 +29,7 @@ pub(crate) unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
 ///
 /// # Safety
 /// As `epoll_create1(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
     // SAFETY: arguments passed on unchanged.
     note_created(with_room(|| unsafe { next::epoll_create1(flags) }))
@@ -65,7 +65,7 @@ unsafe fn control_of(op: c_int, from: *const epoll_event) -> Option<Control> {
 ///
 /// # Safety
 /// As `epoll_ctl(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn epoll_ctl(
     set: c_int,
     op: c_int,

@@ -22,7 +22,7 @@ const MOST_EVENTS: usize = c_int::MAX as usize / size_of::<epoll_event>();
 ///
 /// # Safety
 /// As `epoll_wait(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn epoll_wait(
     set: c_int,
     events: *mut epoll_event,
@@ -44,7 +44,7 @@ pub(crate) unsafe extern "C-unwind" fn epoll_wait(
 ///
 /// # Safety
 /// As `epoll_pwait(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn epoll_pwait(
     set: c_int,
     events: *mut epoll_event,
@@ -69,7 +69,7 @@ pub(crate) unsafe extern "C-unwind" fn epoll_pwait(
 ///
 /// # Safety
 /// As `epoll_pwait2(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn epoll_pwait2(
     set: c_int,
     events: *mut epoll_event,

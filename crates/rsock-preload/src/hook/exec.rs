@@ -16,7 +16,7 @@ use std::ffi::CStr;
 ///
 /// # Safety
 /// As `execve(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn execve(
     path: *const c_char,
     argv: *const *const c_char,
@@ -35,7 +35,7 @@ pub(crate) unsafe extern "C-unwind" fn execve(
 ///
 /// # Safety
 /// As `execv(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn execv(
     path: *const c_char,
     argv: *const *const c_char,
@@ -53,7 +53,7 @@ pub(crate) unsafe extern "C-unwind" fn execv(
 ///
 /// # Safety
 /// As `execvp(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn execvp(
     file: *const c_char,
     argv: *const *const c_char,
@@ -71,7 +71,7 @@ pub(crate) unsafe extern "C-unwind" fn execvp(
 ///
 /// # Safety
 /// As `execvpe(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn execvpe(
     file: *const c_char,
     argv: *const *const c_char,
@@ -90,7 +90,7 @@ pub(crate) unsafe extern "C-unwind" fn execvpe(
 ///
 /// # Safety
 /// As `fexecve(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn fexecve(
     fd: c_int,
     argv: *const *const c_char,
@@ -108,7 +108,7 @@ pub(crate) unsafe extern "C-unwind" fn fexecve(
 ///
 /// # Safety
 /// As `execveat(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn execveat(
     dir: c_int,
     path: *const c_char,
@@ -126,7 +126,7 @@ pub(crate) unsafe extern "C-unwind" fn execveat(
 
 /// As `execl(3)`.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 #[unsafe(naked)]
 pub(crate) extern "C" fn execl() {
     detour!(before_execl)
@@ -134,7 +134,7 @@ pub(crate) extern "C" fn execl() {
 
 /// As `execle(3)`.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 #[unsafe(naked)]
 pub(crate) extern "C" fn execle() {
     detour!(before_execle)
@@ -142,7 +142,7 @@ pub(crate) extern "C" fn execle() {
 
 /// As `execlp(3)`.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 #[unsafe(naked)]
 pub(crate) extern "C" fn execlp() {
     detour!(before_execlp)

@@ -13,7 +13,7 @@ use rsock_core::accelerate::FallbackReason;
 
 /// As `dlopen(3)`.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 #[unsafe(naked)]
 pub(crate) extern "C" fn dlopen() {
     detour!(before_dlopen)
@@ -21,7 +21,7 @@ pub(crate) extern "C" fn dlopen() {
 
 /// As `dlmopen(3)`.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 #[unsafe(naked)]
 pub(crate) extern "C" fn dlmopen() {
     detour!(before_dlmopen)

@@ -13,7 +13,7 @@ use rsock_core::accelerate::FallbackReason;
 ///
 /// # Safety
 /// As `sendmsg(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn sendmsg(
     fd: c_int,
     msg: *const msghdr,
@@ -37,7 +37,7 @@ pub(crate) unsafe extern "C-unwind" fn sendmsg(
 ///
 /// # Safety
 /// As `recvmsg(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn recvmsg(
     fd: c_int,
     msg: *mut msghdr,

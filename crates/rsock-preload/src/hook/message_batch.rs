@@ -17,7 +17,7 @@ use std::slice;
 ///
 /// # Safety
 /// As `sendmmsg(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn sendmmsg(
     fd: c_int,
     msgs: *mut mmsghdr,
@@ -80,7 +80,7 @@ pub(crate) unsafe extern "C-unwind" fn sendmmsg(
 ///
 /// # Safety
 /// As `recvmmsg(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn recvmmsg(
     fd: c_int,
     msgs: *mut mmsghdr,

@@ -76,7 +76,7 @@ macro_rules! alias {
             ///
             /// # Safety
             /// As the C function.
-            #[cfg_attr(not(test), unsafe(no_mangle))]
+            #[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
             #[allow(non_snake_case, reason = "named after the C symbol")]
             pub(crate) unsafe extern "C-unwind" fn $alias($($arg: $ty),*) -> $ret {
                 // SAFETY: arguments passed on unchanged.

@@ -12,7 +12,7 @@ use std::ffi::CStr;
 use std::{mem, ptr};
 
 /// Looked up once: programs submit requests often.
-static SUBMIT: Symbol = Symbol::new("io_submit\0");
+static SUBMIT: Symbol = Symbol::new();
 
 const LIBRARIES: &[&CStr] = &[c"libaio.so.1", c"libaio.so.1t64"];
 
@@ -33,13 +33,14 @@ pub(crate) struct Request {
 ///
 /// # Safety
 /// As `io_submit(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn io_submit(
     context: *mut c_void,
     n: c_long,
     requests: *const *const Request,
 ) -> c_int {
-    let next = SUBMIT.get(|name| next::find_in(name, LIBRARIES).unwrap_or(ptr::null_mut()));
+    let next =
+        SUBMIT.get(c"io_submit", |name| next::find_in(name, LIBRARIES).unwrap_or(ptr::null_mut()));
     if next.is_null() {
         return -libc::ENOSYS;
     }

@@ -12,7 +12,7 @@ use rsock_core::accelerate::{FallbackReason, Need};
 ///
 /// # Safety
 /// As `vdprintf(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn vdprintf(
     fd: c_int,
     format: *const c_char,
@@ -27,7 +27,7 @@ pub(crate) unsafe extern "C-unwind" fn vdprintf(
 ///
 /// # Safety
 /// As `vdprintf(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn __vdprintf_chk(
     fd: c_int,
     flag: c_int,
@@ -43,7 +43,7 @@ pub(crate) unsafe extern "C-unwind" fn __vdprintf_chk(
 ///
 /// # Safety
 /// As `backtrace_symbols_fd(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn backtrace_symbols_fd(
     frames: *const *mut c_void,
     n: c_int,
@@ -77,7 +77,7 @@ extern "C" fn before_checked(fd: c_int) -> *mut c_void {
 
 /// As `dprintf(3)`.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 #[unsafe(naked)]
 pub(crate) extern "C" fn dprintf() {
     detour!(before)
@@ -85,7 +85,7 @@ pub(crate) extern "C" fn dprintf() {
 
 /// As `dprintf(3)`, checked.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 #[unsafe(naked)]
 pub(crate) extern "C" fn __dprintf_chk() {
     detour!(before_checked)

@@ -14,7 +14,7 @@ use std::ptr;
 ///
 /// # Safety
 /// As `read(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
     // SAFETY: arguments passed on unchanged.
     let kernel = || unsafe { next::read(fd, buf, len) };
@@ -31,7 +31,7 @@ pub(crate) unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, len: si
 ///
 /// # Safety
 /// As `readv(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
     let by_hook = || {
         // SAFETY: a caller of `readv` promises `n` entries of writable bytes.
@@ -45,7 +45,7 @@ pub(crate) unsafe extern "C-unwind" fn readv(fd: c_int, iov: *const iovec, n: c_
 ///
 /// # Safety
 /// As `preadv2(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn preadv2(
     fd: c_int,
     iov: *const iovec,
@@ -71,7 +71,7 @@ pub(crate) unsafe extern "C-unwind" fn preadv2(
 ///
 /// # Safety
 /// As `recv(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn recv(
     fd: c_int,
     buf: *mut c_void,
@@ -90,7 +90,7 @@ pub(crate) unsafe extern "C-unwind" fn recv(
 ///
 /// # Safety
 /// As `recvfrom(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn recvfrom(
     fd: c_int,
     buf: *mut c_void,
@@ -129,7 +129,7 @@ pub(crate) unsafe extern "C-unwind" fn recvfrom(
 ///
 /// # Safety
 /// As `read(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn __read_chk(
     fd: c_int,
     buf: *mut c_void,
@@ -148,7 +148,7 @@ pub(crate) unsafe extern "C-unwind" fn __read_chk(
 ///
 /// # Safety
 /// As `recv(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn __recv_chk(
     fd: c_int,
     buf: *mut c_void,
@@ -168,7 +168,7 @@ pub(crate) unsafe extern "C-unwind" fn __recv_chk(
 ///
 /// # Safety
 /// As `recvfrom(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn __recvfrom_chk(
     fd: c_int,
     buf: *mut c_void,

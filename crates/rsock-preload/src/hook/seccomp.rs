@@ -9,7 +9,7 @@ use libc::{c_int, c_ulong};
 /// As `prctl(2)`. Arguments that the caller did not pass are arbitrary and not used: on x86-64 and
 /// aarch64 all five lie in registers.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn prctl(
     option: c_int,
     a: c_ulong,

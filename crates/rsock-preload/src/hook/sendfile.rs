@@ -15,7 +15,7 @@ use std::io::{self, IoSlice};
 ///
 /// # Safety
 /// As `sendfile(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn sendfile(
     out: c_int,
     from: c_int,
@@ -43,7 +43,7 @@ pub(crate) unsafe extern "C-unwind" fn sendfile(
 ///
 /// # Safety
 /// As `sendfile(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn sendfile64(
     out: c_int,
     from: c_int,

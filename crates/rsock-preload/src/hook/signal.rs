@@ -13,7 +13,7 @@ const SIG_HOLD: sighandler_t = 2;
 ///
 /// # Safety
 /// As `sigaction(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn sigaction(
     signal: c_int,
     new: *const libc::sigaction,
@@ -27,7 +27,7 @@ pub(crate) unsafe extern "C-unwind" fn sigaction(
 ///
 /// # Safety
 /// As `signal(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn signal(
     signal: c_int,
     handler: sighandler_t,
@@ -40,7 +40,7 @@ pub(crate) unsafe extern "C-unwind" fn signal(
 ///
 /// # Safety
 /// As `signal(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn sysv_signal(
     signal: c_int,
     handler: sighandler_t,
@@ -52,7 +52,7 @@ pub(crate) unsafe extern "C-unwind" fn sysv_signal(
 ///
 /// # Safety
 /// None beyond those of the C function.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn siginterrupt(signal: c_int, interrupt: c_int) -> c_int {
     set_interrupts(signal, interrupt != 0)
 }
@@ -61,7 +61,7 @@ pub(crate) unsafe extern "C-unwind" fn siginterrupt(signal: c_int, interrupt: c_
 ///
 /// # Safety
 /// As `signal(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn sigset(
     signal: c_int,
     handler: sighandler_t,

@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 ///
 /// # Safety
 /// As `socket(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn socket(
     domain: c_int,
     kind: c_int,
@@ -36,7 +36,7 @@ pub(crate) unsafe extern "C-unwind" fn socket(
 ///
 /// # Safety
 /// As `socketpair(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn socketpair(
     domain: c_int,
     kind: c_int,
@@ -57,7 +57,7 @@ pub(crate) unsafe extern "C-unwind" fn socketpair(
 ///
 /// # Safety
 /// As `bind(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn bind(
     fd: c_int,
     addr: *const sockaddr,
@@ -75,7 +75,7 @@ pub(crate) unsafe extern "C-unwind" fn bind(
 ///
 /// # Safety
 /// As `listen(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
     // SAFETY: arguments passed on unchanged.
     let result = unsafe { next::listen(fd, backlog) };
@@ -89,7 +89,7 @@ pub(crate) unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_in
 ///
 /// # Safety
 /// As `shutdown(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     let direction = match how {
         libc::SHUT_RD => Some(Shutdown::Read),
@@ -117,7 +117,7 @@ pub(crate) unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int 
 ///
 /// # Safety
 /// As `getsockname(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn getsockname(
     fd: c_int,
     addr: *mut sockaddr,
@@ -136,7 +136,7 @@ pub(crate) unsafe extern "C-unwind" fn getsockname(
 ///
 /// # Safety
 /// As `getpeername(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn getpeername(
     fd: c_int,
     addr: *mut sockaddr,

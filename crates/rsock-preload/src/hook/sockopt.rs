@@ -9,7 +9,7 @@ use rsock_core::accelerate::{FallbackReason, change_wait_settings};
 ///
 /// # Safety
 /// As `getsockopt(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn getsockopt(
     fd: c_int,
     level: c_int,
@@ -29,7 +29,7 @@ pub(crate) unsafe extern "C-unwind" fn getsockopt(
 ///
 /// # Safety
 /// As `setsockopt(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn setsockopt(
     fd: c_int,
     level: c_int,

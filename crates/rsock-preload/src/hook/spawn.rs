@@ -11,7 +11,7 @@ use rsock_core::accelerate::FallbackReason;
 ///
 /// # Safety
 /// As `posix_spawn_file_actions_adddup2(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(
     actions: *mut posix_spawn_file_actions_t,
     fd: c_int,
@@ -41,7 +41,7 @@ macro_rules! hooks {
             ///
             /// # Safety
             /// As the function of libc.
-            #[cfg_attr(not(test), unsafe(no_mangle))]
+            #[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
             pub(crate) unsafe extern "C-unwind" fn $name(
                 $started: *mut $number,
                 program: *const c_char,
@@ -71,7 +71,7 @@ hooks! {
 ///
 /// # Safety
 /// As `system(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
     if !command.is_null()
         && let Err(e) = handoff::before_spawn()
@@ -86,7 +86,7 @@ pub(crate) unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
 ///
 /// # Safety
 /// As `popen(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn popen(
     command: *const c_char,
     mode: *const c_char,

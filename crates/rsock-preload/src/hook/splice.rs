@@ -24,7 +24,7 @@ const FLAGS: c_uint =
 ///
 /// # Safety
 /// As `splice(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn splice(
     from: c_int,
     from_at: *mut loff_t,

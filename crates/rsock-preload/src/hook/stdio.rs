@@ -11,7 +11,7 @@ use std::ffi::CStr;
 ///
 /// # Safety
 /// As `fdopen(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
     // SAFETY: null or a C string by the caller's promise.
     let only_writes = !mode.is_null() && only_writes(unsafe { CStr::from_ptr(mode) });
@@ -33,7 +33,7 @@ fn only_writes(mode: &CStr) -> bool {
 ///
 /// # Safety
 /// As `fclose(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn fclose(file: *mut libc::FILE) -> c_int {
     if !file.is_null() && !guard::is_in_core() {
         let kept = errno::Kept::now();

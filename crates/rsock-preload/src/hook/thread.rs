@@ -7,7 +7,7 @@ use libc::{c_int, pthread_t};
 ///
 /// # Safety
 /// As `pthread_cancel(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn pthread_cancel(thread: pthread_t) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { cancel::cancel_thread(thread) }
@@ -17,7 +17,7 @@ pub(crate) unsafe extern "C-unwind" fn pthread_cancel(thread: pthread_t) -> c_in
 ///
 /// # Safety
 /// As `pthread_setcanceltype(3)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn pthread_setcanceltype(
     kind: c_int,
     old: *mut c_int,

@@ -19,7 +19,7 @@ macro_rules! hooks {
             ///
             /// # Safety
             /// As liburing's function.
-            #[cfg_attr(not(test), unsafe(no_mangle))]
+            #[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
             pub(crate) unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> c_int {
                 const NAME: &str = concat!(stringify!($name), "\0");
                 let name = CStr::from_bytes_with_nul(NAME.as_bytes()).ok();

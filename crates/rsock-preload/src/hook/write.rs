@@ -14,7 +14,7 @@ use std::ptr;
 ///
 /// # Safety
 /// As `write(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn write(
     fd: c_int,
     buf: *const c_void,
@@ -33,7 +33,7 @@ pub(crate) unsafe extern "C-unwind" fn write(
 ///
 /// # Safety
 /// As `writev(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
     if fdtable::is_known(fd)
         // SAFETY: a caller of `writev` promises `n` entries of readable bytes.
@@ -49,7 +49,7 @@ pub(crate) unsafe extern "C-unwind" fn writev(fd: c_int, iov: *const iovec, n: c
 ///
 /// # Safety
 /// As `pwritev2(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn pwritev2(
     fd: c_int,
     iov: *const iovec,
@@ -76,7 +76,7 @@ pub(crate) unsafe extern "C-unwind" fn pwritev2(
 ///
 /// # Safety
 /// As `send(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn send(
     fd: c_int,
     buf: *const c_void,
@@ -93,7 +93,7 @@ pub(crate) unsafe extern "C-unwind" fn send(
 ///
 /// # Safety
 /// As `sendto(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn sendto(
     fd: c_int,
     buf: *const c_void,
@@ -147,6 +147,7 @@ unsafe fn send_by(
 /// # Safety
 /// `buf` is null or has `len` readable bytes.
 #[inline(never)]
+#[unsafe(link_section = "rsock_hooks")]
 unsafe fn send_by_long_way(
     fd: c_int,
     buf: *const c_void,
@@ -160,6 +161,7 @@ unsafe fn send_by_long_way(
 /// # Safety
 /// `buf` is null or has `len` readable bytes.
 #[inline]
+#[unsafe(link_section = "rsock_hooks")]
 unsafe fn send_with(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> Option<ssize_t> {
     match fdtable::begin_adopted(fd, Direction::Send) {
         // SAFETY: the caller's promise.

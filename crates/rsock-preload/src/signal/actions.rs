@@ -24,6 +24,7 @@ thread_local! {
 ///
 /// # Safety
 /// As `sigaction(2)`: null or valid pointers.
+#[unsafe(link_section = "rsock_hooks")]
 pub(crate) unsafe fn change(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
     let Some(record) = record_of(signal) else {
         // SAFETY: the caller's promise; the next definition rejects the number.
@@ -76,6 +77,7 @@ pub(crate) unsafe fn change(signal: c_int, new: *const Action, old: *mut Action)
 
 /// Has the wrapper called for signals that a copy of the core may cause, unless the program ignores
 /// them.
+#[unsafe(link_section = "rsock_hooks")]
 pub(crate) fn watch_faults() {
     if !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
         return;

@@ -15,12 +15,14 @@ pub(super) struct Record {
     pub(super) flags: AtomicI32,
 }
 
+#[unsafe(link_section = "rsock_startup")]
 static RECORDS: [Record; SIGNALS] =
     [const { Record { handler: AtomicUsize::new(libc::SIG_DFL), flags: AtomicI32::new(0) } };
         SIGNALS];
 
 /// Serialises changes of actions. Held inside a section only, so its holder is never a thread that
 /// a handler has interrupted.
+#[unsafe(link_section = "rsock_startup")]
 static CHANGING: AtomicBool = AtomicBool::new(false);
 
 /// `SA_RESETHAND`: the next such signal finds the default action. Mask and flags stay.

@@ -66,6 +66,7 @@ const MOST: usize = 128;
 
 impl NativeListener {
     /// Whether the configuration allows native listeners.
+    #[inline]
     #[must_use]
     pub fn is_wanted() -> bool {
         is_wanted()

@@ -20,6 +20,7 @@ use std::io::{IoSlice, IoSliceMut};
 /// # Safety
 /// `buf` is null or has `len` readable bytes, `to` is null or has `to_len`.
 #[inline(never)]
+#[unsafe(link_section = "rsock_hooks")]
 pub(in crate::hook) unsafe fn send_at_once(
     fd: c_int,
     buf: *const c_void,
@@ -45,6 +46,7 @@ pub(in crate::hook) unsafe fn send_at_once(
 /// `buf` is null or has `len` writable bytes. `from` is null, or `from_len` is null or valid and
 /// `from` has as many writable bytes as it says.
 #[inline(never)]
+#[unsafe(link_section = "rsock_hooks")]
 pub(in crate::hook) unsafe fn recv_at_once(
     fd: c_int,
     buf: *mut c_void,

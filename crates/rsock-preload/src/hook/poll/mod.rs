@@ -18,7 +18,7 @@ use wait::OffTcp;
 ///
 /// # Safety
 /// As `poll(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int {
     let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
     // SAFETY: a caller of `poll` promises `n` entries.
@@ -52,7 +52,7 @@ pub(crate) unsafe extern "C-unwind" fn poll(fds: *mut pollfd, n: nfds_t, timeout
 ///
 /// # Safety
 /// As `ppoll(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn ppoll(
     fds: *mut pollfd,
     n: nfds_t,
@@ -101,7 +101,7 @@ pub(crate) unsafe extern "C-unwind" fn ppoll(
 ///
 /// # Safety
 /// As `poll(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn __poll_chk(
     fds: *mut pollfd,
     n: nfds_t,
@@ -120,7 +120,7 @@ pub(crate) unsafe extern "C-unwind" fn __poll_chk(
 ///
 /// # Safety
 /// As `ppoll(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn __ppoll_chk(
     fds: *mut pollfd,
     n: nfds_t,
@@ -208,6 +208,7 @@ pub(super) fn watches_rings(fd: c_int) -> bool {
 }
 
 /// Whether waiting for `fd` may take more than the kernel's `poll`.
+#[unsafe(link_section = "rsock_hooks")]
 pub(super) fn needs_own_poll(fd: c_int) -> bool {
     fdtable::needs_own_poll(fd) || watches_rings(fd)
 }
@@ -225,6 +226,7 @@ pub(super) fn may_leave_kernel(fd: c_int, asks: PollFlags) -> bool {
 ///
 /// # Safety
 /// `fds` has `n` entries.
+#[unsafe(link_section = "rsock_hooks")]
 unsafe fn has_sockets(fds: *const pollfd, n: nfds_t, may_sleep: bool) -> bool {
     // SAFETY: the caller's promise.
     let fds = unsafe { entries(fds, n) };

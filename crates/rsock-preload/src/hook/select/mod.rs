@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 ///
 /// # Safety
 /// As `select(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn select(
     n: c_int,
     read: *mut fd_set,
@@ -70,7 +70,7 @@ pub(crate) unsafe extern "C-unwind" fn select(
 ///
 /// # Safety
 /// As `pselect(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 pub(crate) unsafe extern "C-unwind" fn pselect(
     n: c_int,
     read: *mut fd_set,

@@ -28,13 +28,14 @@ use wait::{epoll_pwait, ppoll, pselect6};
 use words::{at, int, int_of, offset, uint};
 
 /// As `syscall(2)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(test), unsafe(no_mangle), unsafe(link_section = "rsock_hooks"))]
 #[unsafe(naked)]
 pub(crate) extern "C" fn syscall() {
     detour!(before_syscall)
 }
 
 /// The address at which a `syscall` with these first arguments continues.
+#[unsafe(link_section = "rsock_hooks")]
 extern "C" fn before_syscall(number: c_long, first: usize, second: usize) -> *mut c_void {
     note_kernel_call();
     note_child(number, first, second);
