@@ -43,7 +43,7 @@ pub(super) fn parse_benchmark(output: &str) -> Result<f64, Error> {
 }
 
 /// Runs of redis-cli in a sample.
-const RUNS: usize = 200;
+const RUNS: usize = 50;
 
 /// One shell that runs redis-cli again and again.
 pub(super) fn command_line(bench: &Bench, port: u16) -> Result<Command, Error> {
