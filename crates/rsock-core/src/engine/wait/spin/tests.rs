@@ -1,6 +1,6 @@
 //! Tests of the budget of spins, and of its turns.
 
-use super::of_thread::MANY_MAX_NS;
+use super::of_thread::{FOR_FEW, MANY_MAX_NS};
 use super::offer::*;
 use super::turns::*;
 use super::*;
@@ -234,4 +234,14 @@ fn the_cpu_is_offered_now_and_then_and_each_time_while_others_take_it() {
     assert_eq!(after(true, 3), (3, 3));
     assert_eq!(after(false, OFFER_EVERY - 4), (0, 1), "they are gone");
     assert!(spin.is_cpu_wanted(true, || true), "a long spin would keep them waiting");
+}
+
+#[test]
+fn a_wait_that_is_over_when_it_begins_teaches_nothing() {
+    FOR_FEW.with(|spin| {
+        spin.budget_ns.store(0, Ordering::Relaxed);
+        spin.n_close.store(7, Ordering::Relaxed);
+    });
+    assert!(spin_on(|| true));
+    FOR_FEW.with(|spin| assert_eq!(spin.n_close.load(Ordering::Relaxed), 7));
 }
