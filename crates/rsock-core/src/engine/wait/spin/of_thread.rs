@@ -32,7 +32,7 @@ pub fn spin_briefly_on(ready: impl Fn() -> bool) -> bool {
 /// A wait that is over when it begins, as it is after each sleep, teaches nothing. PERF: its first
 /// yield would count as one that has let the peer run, after which no long spin is tried: round
 /// trips of datagrams between two CPUs went on taking two wake-ups each, 48 us, for as long as they
-/// lasted, and 0.5 us else (`rsock perf dgram`; four runs of twelve).
+/// lasted, and 0.5 us else (`rsock perf dgram`; so five runs of twelve).
 pub fn spin_on(ready: impl Fn() -> bool) -> bool {
     ready() || spin_on_peers(1, || None, ready)
 }
