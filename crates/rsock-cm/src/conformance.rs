@@ -478,15 +478,17 @@ pub fn an_ipv6_wildcard_serves_ipv4_unless_it_is_v6_only<F: Fixture>(f: &F) {
 pub fn a_port_is_not_given_twice<F: Fixture>(f: &F) {
     let _dog = Watchdog::new("port");
     let held = SocketAddr::new(f.addresses()[0], f.free_port());
-    let listener = f.manager().listen(port(held), 128).expect("listen");
+    let bind = || -> io::Result<_> {
+        let port = Port::open(held.is_ipv6())?;
+        port.bind(held)?;
+        Ok(Arc::new(port))
+    };
+    // The search for a free port has just released this one.
+    let listener = f.manager().listen(once_free(bind), 128).expect("listen");
     let taken = std::net::TcpListener::bind(held).expect_err("held");
     assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
     drop(listener);
-    once_free(|| {
-        let port = Port::open(held.is_ipv6())?;
-        port.bind(held)?;
-        Ok(f.manager().listen(Arc::new(port), 8)?)
-    });
+    once_free(|| Ok(f.manager().listen(bind()?, 8)?));
 }
 
 /// Each of them is established with its own peer.

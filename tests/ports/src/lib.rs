@@ -10,7 +10,7 @@
 #![forbid(unsafe_code)]
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketType, bind, socket};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr as IpSocketAddr};
 use std::ops::RangeInclusive;
@@ -60,8 +60,9 @@ fn is_free(port: u16) -> bool {
     any.iter().all(|&ip| {
         [SocketType::STREAM, SocketType::DGRAM].iter().all(|&kind| {
             let family = if ip.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-            match socket(family, kind, None).and_then(|fd| bind(&fd, &IpSocketAddr::new(ip, port)))
-            {
+            // A program that another test starts meanwhile must not keep the port.
+            let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None);
+            match socket.and_then(|fd| bind(&fd, &IpSocketAddr::new(ip, port))) {
                 Ok(()) => true,
                 // A machine without IPv6.
                 Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) => ip.is_ipv6(),
