@@ -56,7 +56,6 @@ macro_rules! next {
             use crate::symbol::Symbol;
             $(
                 #[allow(non_upper_case_globals, reason = "named after the C symbol")]
-                // Plain data.
                 #[unsafe(link_section = "rsock_startup")]
                 pub(super) static $name: Symbol = Symbol::new();
             )*
@@ -108,7 +107,6 @@ macro_rules! next {
         }
 
         /// Looks up every symbol that has not been needed yet.
-        // An ordinary function.
         #[unsafe(link_section = "rsock_hooks")]
         pub(crate) fn resolve_all() {
             $( symbol::$name.get(name::$name, find_next); )*

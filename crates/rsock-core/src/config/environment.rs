@@ -14,7 +14,7 @@ pub const PREFIX: &str = "RSOCK_";
 static IS_EMPTY: AtomicBool = AtomicBool::new(false);
 
 /// The caller has found no name in the environment that begins with [`PREFIX`]: every setting has
-/// its default, unless it was read before.
+/// its default from now on, whatever the program adds to its environment.
 ///
 /// PERF: the first reading of a variable takes 10 us, mostly for pages of code and data that a
 /// program of few connections needs for nothing else.

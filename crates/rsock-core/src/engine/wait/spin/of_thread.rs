@@ -26,8 +26,8 @@ pub fn spin_briefly_on(ready: impl Fn() -> bool) -> bool {
     FOR_FEW.with(|spin| spin.first_turns(false, ready))
 }
 
-/// Spins and yields within the calling thread's budget until `ready` holds. For waits on several
-/// streams at once.
+/// Spins and yields within the calling thread's budget until `ready` holds. For waits on one
+/// datagram socket.
 ///
 /// A wait that is over when it begins, as it is after each sleep, teaches nothing. PERF: its first
 /// yield would count as one that has let the peer run, after which no long spin is tried: round
