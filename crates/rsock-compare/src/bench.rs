@@ -1,8 +1,9 @@
 //! The bench that all samples are taken on: libraries, programs, device, CPUs and time.
 
-use crate::case::{Case, Place, Side, Work};
+use crate::case::{Case, Library, Place, Side, Work};
 use crate::installed::Programs;
 use crate::server::Listening;
+use crate::trust_file::TrustFile;
 use rsock_cli::library;
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -18,6 +19,8 @@ pub(super) struct Bench {
     pub(super) c_library: Option<PathBuf>,
     /// An RDMA device and its address, if there is one.
     pub(super) device: Option<(String, IpAddr)>,
+    /// By which the preload library trusts that address.
+    pub(super) trust_file: Option<TrustFile>,
     /// This program.
     pub(super) exe: PathBuf,
     pub(super) programs: Programs,
@@ -34,11 +37,14 @@ pub(super) struct Bench {
 impl Bench {
     /// Sets the environment in which `command` runs over `side`.
     pub(super) fn set_environment(&self, command: &mut Command, case: &Case, side: Side) {
-        if case.is_on_device() {
+        if case.is_on_device() && (side == Side::C || case.library == Library::Rsocket) {
             self.set_device_environment(command, case, side);
         } else if side.has_library() && !case.uses_rust_interface() {
             command.env(library::PRELOAD_ENV, &self.library);
             command.envs(case.settings.iter().copied());
+            if let Some(file) = self.trust_file.as_ref().filter(|_| case.is_on_device()) {
+                command.env("RSOCK_CONFIG", file.path());
+            }
             if side == Side::OnTcp {
                 command.env("RSOCK_DEVICE", "tcp");
             }
@@ -122,9 +128,10 @@ impl Bench {
     }
 
     /// Where the kernel shows that a row's server listens.
-    pub(super) fn listening(&self, case: &Case) -> Listening<'_> {
+    pub(super) fn listening(&self, case: &Case, side: Side) -> Listening<'_> {
+        let is_rsocket = side == Side::C || case.library == Library::Rsocket;
         match &self.programs.rdma {
-            Some(rdma) if case.is_on_device() => Listening::OnDevice(rdma),
+            Some(rdma) if case.is_on_device() && is_rsocket => Listening::OnDevice(rdma),
             _ => Listening::OnTcp,
         }
     }

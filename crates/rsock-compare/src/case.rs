@@ -146,6 +146,15 @@ pub(crate) enum Netperf {
     UdpStream(usize),
 }
 
+/// Which library a row's rsock side has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Library {
+    /// The preload library, below programs that call sockets.
+    Preload,
+    /// `librsock.so` in the place of librdmacm, below programs that call rsockets.
+    Rsocket,
+}
+
 /// What is run for a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
@@ -220,6 +229,7 @@ pub(crate) struct Case {
     pub(crate) on_tcp: Vec<Side>,
     /// The side that rsock is compared with.
     pub(crate) base: Side,
+    pub(crate) library: Library,
     /// Environment of the rsock side, beside the library.
     pub(crate) settings: &'static [(&'static str, &'static str)],
     /// The promise for a machine with a [`KernelSpeed::Fast`] kernel.
@@ -330,6 +340,7 @@ impl Case {
             sides: &[Side::Kernel, Side::Rsock],
             on_tcp: Vec::new(),
             base: Side::Kernel,
+            library: Library::Preload,
             settings: &[],
             need: Need::Nothing,
             need_beside_slow: None,

@@ -8,6 +8,7 @@ use crate::installed::Programs;
 use crate::output_file::OutputFile;
 use crate::report::Shown;
 use crate::result::Comparison;
+use crate::trust_file::TrustFile;
 use crate::{kernel_speed, report, runner};
 use clap::ValueEnum;
 use clap::builder::RangedI64ValueParser;
@@ -112,6 +113,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let bench = Bench {
         library: library::find()?,
         c_library: library::find_c().ok(),
+        trust_file: device.as_ref().map(|(_, ip)| TrustFile::write(*ip)).transpose()?,
         device,
         exe: std::env::current_exe().map_err(Error::io("cannot tell where this program is"))?,
         programs: Programs::find(),

@@ -30,6 +30,7 @@ mod result;
 mod runner;
 mod server;
 mod sweep;
+mod trust_file;
 
 use clap::{Parser, Subcommand};
 use rsock_cli::{exit, perf};

@@ -3,7 +3,7 @@
 mod service;
 
 use crate::bench::Bench;
-use crate::case::{BATCH, Calls, Case, Netperf, Side, Unit, Work};
+use crate::case::{BATCH, Calls, Case, Library, Netperf, Side, Unit, Work};
 use crate::collected::Collected;
 use crate::programs::{iperf, netperf, perftest, rstream, services};
 use crate::server::Server;
@@ -88,7 +88,12 @@ pub(crate) fn measure(
                 netperf::start_client(bench, program, case, side, test, server.port)
             };
             let clients = servers.iter().map(start).collect::<Result<Vec<_>, _>>()?;
-            finish_all(bench, clients, |output| netperf::parse(output, test))
+            let measured = finish_all(bench, clients, |output| netperf::parse(output, test))?;
+            let is_preloaded = side == Side::Rsock && case.library == Library::Preload;
+            if is_preloaded && case.is_on_device() {
+                on_device(measured.fast_share)?;
+            }
+            Ok(measured)
         }
         Work::Iperf(options) => {
             let Some(program) = &bench.programs.iperf3 else { return Err(absent("iperf3")) };
@@ -213,6 +218,15 @@ fn finish_all(
         value += parse(&client.finish(deadline)?)?;
     }
     Ok(Measured { fast_share, ..value.into() })
+}
+
+/// An error if less than half of a sample's bytes were on the device: it is of kernel TCP then.
+fn on_device(fast_share: Option<f64>) -> Result<(), Error> {
+    match fast_share {
+        Some(share) if share >= 0.5 => Ok(()),
+        Some(_) => Err(Error::Failed("the stream stayed on kernel TCP".into())),
+        None => Err(Error::Failed("the client's table shows no stream".into())),
+    }
 }
 
 /// Runs `rsock perf` with a server of its own.
@@ -364,3 +378,16 @@ fn absent(program: &str) -> Error {
 
 /// Time enough for a thousand streams and a thousand MiB on a slow machine.
 const HOLD_LIMIT: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_that_stayed_on_tcp_is_none_of_the_device() {
+        assert!(on_device(Some(0.99)).is_ok());
+        let reason = |share| on_device(share).unwrap_err().to_string();
+        assert!(reason(Some(0.01)).contains("stayed on kernel TCP"));
+        assert!(reason(None).contains("shows no stream"));
+    }
+}

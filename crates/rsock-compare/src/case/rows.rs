@@ -1,5 +1,6 @@
 //! The table of all rows.
 
+mod device;
 mod services;
 
 use super::{
@@ -26,7 +27,7 @@ pub(crate) fn all() -> Vec<Case> {
     cases.extend(datagrams());
     cases.extend(many_in_poll());
     cases.extend(at_rest());
-    cases.extend(on_device());
+    cases.extend(device::all());
     cases.extend(services::all());
     cases
 }
@@ -309,95 +310,6 @@ fn at_rest() -> Vec<Case> {
             Need::AtMost { most: 0.0, aim: 0.0 },
         ),
     ]
-}
-
-/// Rows on an RDMA device, where C's rsockets are the base and bare verbs the limit. Both sides run
-/// the same unmodified programs, netperf through librdmacm's own preload library.
-fn on_device() -> Vec<Case> {
-    let case = |id: &str, label: &str, unit, work, need| Case {
-        is_also_pinned: false,
-        work,
-        sides: &[Side::C, Side::Rsock, Side::Limit],
-        base: Side::C,
-        settings: &[("RSOCK_DEVICE", "rdma")],
-        need,
-        ..Case::new(id, label, unit, Place::Free)
-    };
-    // Samples of C differ by a factor of two: C spins for 10 us, and an answer arrives within that
-    // or does not.
-    let round_trips = |id: &str, label: &str, work| Case {
-        n_times: 3,
-        ..case(
-            id,
-            label,
-            Unit::PerSecond,
-            work,
-            Need::RatioAndPartOfLimit { least: 2.0, part: 0.6, aim: 4.0 },
-        )
-    };
-    let mut cases = vec![
-        round_trips("rdma.rr", "netperf TCP_RR 1 B", netperf(Netperf::Rr, 1)),
-        round_trips("rdma.rstream.rr", "rstream 1 B, blocking", Work::RstreamRr),
-        // Not the limit that the rows above are judged by: `ib_write_lat` takes no receive.
-        Case {
-            n_times: 3,
-            sides: &[Side::Limit],
-            ..case(
-                "rdma.send.rr",
-                "ib_send_lat 1 B",
-                Unit::PerSecond,
-                Work::VerbsSendRr,
-                Need::Nothing,
-            )
-        },
-    ];
-    for size in STREAM_SIZES {
-        let name = size_name(size);
-        let need = match size {
-            0x1_0000 => Need::RatioAndPartOfLimit { least: 1.0, part: 0.85, aim: 1.3 },
-            _ => Need::RatioAtLeast { least: 1.0, aim: 1.3 },
-        };
-        let work = netperf(Netperf::Stream(size), 1);
-        let (id, label) = (format!("rdma.stream.{name}"), format!("netperf TCP_STREAM {name}"));
-        cases.push(Case {
-            // Single samples spread by 5 %, and the promise about the quotient of the two largest
-            // is closer than that.
-            n_times: if size >= 0x1_0000 { 3 } else { 1 },
-            ..case(&id, &label, Unit::GbitPerSecond, work, need)
-        });
-    }
-    let cliff = Work::Quotient("rdma.stream.1M", "rdma.stream.64K");
-    cases.push(Case {
-        sides: &[Side::Rsock],
-        ..case(
-            "rdma.cliff",
-            "  1M against 64K",
-            Unit::Ratio,
-            cliff,
-            Need::AtLeast { least: 1.0, aim: 1.0 },
-        )
-    });
-    cases.push(Case {
-        sides: &[Side::C, Side::Rsock],
-        ..case(
-            "rdma.cpu",
-            "user CPU, rstream 64K",
-            Unit::CpuPerKib,
-            Work::RstreamCpu(64 << 10),
-            Need::RatioAtMost { most: 1.0, aim: 0.8 },
-        )
-    });
-    cases.push(Case {
-        sides: &[Side::Limit],
-        ..case(
-            "rdma.memcpy",
-            "memcpy 64K",
-            Unit::GbitPerSecond,
-            Work::Memcpy(64 << 10),
-            Need::Nothing,
-        )
-    });
-    cases
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ pub(crate) fn start_server(
     case: &Case,
     side: Side,
 ) -> Result<Server, Error> {
-    Server::start("iperf3 -s", bench.listening(case), |port| {
+    Server::start("iperf3 -s", bench.listening(case, side), |port| {
         let mut command = program.command();
         command.args(["-s", "-p", &port.to_string()]);
         bench.set_environment(&mut command, case, side);

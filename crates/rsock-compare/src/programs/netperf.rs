@@ -14,7 +14,7 @@ pub(crate) fn start_server(
     case: &Case,
     side: Side,
 ) -> Result<Server, Error> {
-    Server::start("netserver", bench.listening(case), |port| {
+    Server::start("netserver", bench.listening(case, side), |port| {
         let mut command = program.command();
         command.args(["-D", "-f", "-N", bench.family(case)]);
         command.args(["-L", &bench.host(case), "-p", &port.to_string()]);

@@ -47,7 +47,7 @@ pub(crate) fn start_server(
     side: Side,
     volume: Volume,
 ) -> Result<Server, Error> {
-    Server::start("rstream", bench.listening(case), |port| {
+    Server::start("rstream", bench.listening(case, side), |port| {
         let mut command = program.command();
         command.args(["-b", &bench.host(case), "-p", &port.to_string()]).args(volume.args());
         bench.set_environment(&mut command, case, side);

@@ -53,7 +53,7 @@ pub(super) fn start_poll_server(bench: &Bench, case: &Case, side: Side) -> Resul
 }
 
 fn start_own(bench: &Bench, case: &Case, side: Side, end: &str) -> Result<Server, Error> {
-    Server::start("the server", bench.listening(case), |port| {
+    Server::start("the server", bench.listening(case, side), |port| {
         let mut command = bench.own_command(&["end", end, &port.to_string()]);
         bench.set_environment(&mut command, case, side);
         Ok(command)

@@ -139,7 +139,7 @@ fn start(
     program: &Program,
     arguments: impl Fn(&mut Command, u16) -> Result<(), Error>,
 ) -> Result<Server, Error> {
-    Server::start("the service", bench.listening(case), |port| {
+    Server::start("the service", bench.listening(case, side), |port| {
         let mut command = program.command();
         arguments(&mut command, port)?;
         bench.set_environment(&mut command, case, side);

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 /// Makes a cluster, starts its server, and fills the tables of pgbench.
 pub(super) fn start_server(bench: &Bench, case: &Case, side: Side) -> Result<Server, Error> {
     let postgres = installed(bench)?;
-    let server = Server::start("postgres", bench.listening(case), |port| {
+    let server = Server::start("postgres", bench.listening(case, side), |port| {
         let dir = directory(port)?;
         prepare(bench, postgres, &dir)?;
         let data = dir.join("data");
