@@ -48,6 +48,7 @@ parts! {
     past: poll old_poll select epoll transfer descriptors connect aio aio_write
         ring_poll ring_epoll ring_late;
     allocator: exchange close;
+    stacks: read poll select epoll;
     sandbox: kill kill_by_syscall refuse short_connections;
     missing: write read handled killed flip;
     ktls: unread talk records;

@@ -118,6 +118,7 @@ const UNSAFE_HERE: &[&str] = &[
     "crates/rsock-core/src/sys/poll.rs",
     "crates/rsock-core/src/sys/signals.rs",
     "crates/rsock-core/src/sys/socket_options.rs",
+    "crates/rsock-core/src/sys/stack.rs",
     "crates/rsock-core/src/accelerate/handoff/detached_process.rs",
     "crates/rsock-core/src/accelerate/offsets.rs",
     "crates/rsock-core/src/accelerate/poll/entry.rs",

@@ -47,10 +47,12 @@ pub enum FallbackReason {
     Aio,
     /// The program loaded a library that calls libc past rsock.
     DeepBinding,
+    /// A thread used the stream that has too little stack for the search.
+    SmallStack,
 }
 
 impl FallbackReason {
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 21] = [
         Self::None,
         Self::Epoll,
         Self::Fork,
@@ -71,6 +73,7 @@ impl FallbackReason {
         Self::Sandbox,
         Self::Aio,
         Self::DeepBinding,
+        Self::SmallStack,
     ];
 
     /// The reason with the number `value`; [`Self::None`] for a number that this build does not
@@ -110,6 +113,7 @@ impl FallbackReason {
             Self::Sandbox => "the program restricts its own system calls",
             Self::Aio => "read or written by asynchronous I/O",
             Self::DeepBinding => "a library was loaded that calls libc past rsock",
+            Self::SmallStack => "used by a thread with a small stack",
         }
     }
 }

@@ -10,6 +10,7 @@ mod procfs;
 mod signals;
 pub(crate) mod sock_diag;
 mod socket_options;
+mod stack;
 
 pub(crate) use clock::{LazyDeadline, nanos, now, tick, time_left};
 pub use descriptors::socket_inode;
@@ -22,3 +23,4 @@ pub use socket_options::n_dropped;
 pub(crate) use socket_options::{
     disconnect, is_at_mark, low_water, option, receive_buffer, set_option,
 };
+pub(crate) use stack::has_stack;

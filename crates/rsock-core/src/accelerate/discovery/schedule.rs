@@ -40,6 +40,13 @@ const SEARCH_LIMIT: (u32, Duration) = (1024, Duration::from_secs(1));
 /// the libraries of its device first.
 const REMOTE_SEARCH_LIMIT: Duration = Duration::from_secs(15);
 
+/// Bytes of stack without which a call does not begin a search; a thread of `PTHREAD_STACK_MIN` has
+/// some 11 KiB. A step takes up to 6.3 KiB (x86-64), more in a build with checks, and a later one
+/// may be taken in `poll` or `select`, which take 5.3 KiB more than the call that began.
+const STACK: usize = 16 << 10;
+/// The same for a peer on another host, as the libraries of the device are loaded for it.
+const REMOTE_STACK: usize = 64 << 10;
+
 /// Whether a connection searches for its peer with call `n` of a direction, and later ones.
 pub(in crate::accelerate) fn is_search_call(n: u32) -> bool {
     n >= FIRST_SEARCH_CALL || n >= FIRST_LINK_CALL && recent_links::are_likely()
@@ -109,6 +116,11 @@ impl AcceleratedStream {
             self.end_search(search, FallbackReason::Remote);
             return;
         };
+        let stack = if remote::is_for_remote(tuple) { REMOTE_STACK } else { STACK };
+        if self.search_began.get().is_none() && !sys::has_stack(stack) {
+            self.end_search(search, FallbackReason::SmallStack);
+            return;
+        }
         let config = Config { iomap_slots: self.iomap_slots, ..Config::default() };
         let side = self.side;
         let candidate = Candidate { socket: fd, tuple, config: &config, side, links: &links };

@@ -42,6 +42,7 @@ fn says(note: PeerNote, kind: Kind) -> bool {
 }
 
 /// The publisher's first step: says in the tables of all links that it is here.
+#[inline(never)]
 pub(super) fn list(candidate: Candidate<'_>) -> Next {
     let note = Message::new(Kind::Published).to_note();
     let key = candidate.tuple.key();
@@ -55,6 +56,7 @@ fn listed(entries: Vec<ConnectionEntry>) -> Search {
 }
 
 /// The publisher's next step: answers the request of a finder.
+#[inline(never)]
 pub(super) fn serve(
     candidate: Candidate<'_>,
     mut entries: Vec<ConnectionEntry>,
@@ -85,7 +87,7 @@ pub(super) fn serve(
         Ok((path, reply)) => {
             recent_links::remember(link.id(), true);
             entry.leave(&reply.to_note());
-            Ok(Next::Found(Box::new(path)))
+            Ok(Next::Found(path))
         }
         Err(reason) => {
             entry.leave(&Message::new(Kind::Refusal).to_note());
@@ -96,6 +98,7 @@ pub(super) fn serve(
 
 /// The finder's first step: looks for the publisher in the tables of all links, and writes its
 /// request beside what it has found.
+#[inline(never)]
 pub(super) fn find(candidate: Candidate<'_>) -> Result<Next, FallbackReason> {
     let key = candidate.tuple.key();
     let is_listed = |link: &&Arc<Link>| says(link.note_of_peer(&key), Kind::Published);
@@ -116,6 +119,7 @@ pub(super) fn find(candidate: Candidate<'_>) -> Result<Next, FallbackReason> {
 }
 
 /// The finder's next step: takes the publisher's reply.
+#[inline(never)]
 pub(super) fn complete(candidate: Candidate<'_>, asked: Request) -> Result<Next, FallbackReason> {
     let mut note = asked.entry.note_of_peer();
     let is_over = candidate.links.is_empty() && asked.since.elapsed() >= PATIENCE;

@@ -90,7 +90,7 @@ pub(in crate::accelerate) struct Peer {
 
 enum Next {
     Stay(Search),
-    Found(Box<SoftPath>),
+    Found(Box<Path>),
 }
 
 impl Search {
@@ -195,20 +195,12 @@ impl Search {
 
     /// Takes as many steps as can be taken now. Never waits.
     pub(in crate::accelerate) fn step(&mut self, candidate: Candidate<'_>) -> Step {
-        if let Self::Idle { .. } = self
-            && remote::is_for_remote(candidate.tuple)
-        {
-            match remote::Search::begin(candidate) {
-                Ok(search) => *self = Self::Remote(Box::new(search)),
-                Err(reason) => return Step::Failed(reason),
-            }
-        }
-        if let Self::Remote(search) = self {
-            let step = search.step(candidate);
-            if !matches!(step, Step::Pending) {
-                *self = Self::Over;
-            }
-            return step;
+        let is_for_remote = match self {
+            Self::Idle { .. } => remote::is_for_remote(candidate.tuple),
+            _ => self.is_remote(),
+        };
+        if is_for_remote {
+            return self.step_remote(candidate);
         }
         let mut state = std::mem::replace(self, Self::Over);
         loop {
@@ -225,12 +217,31 @@ impl Search {
                     return Step::Pending;
                 }
                 Ok(Next::Stay(next)) => state = next,
-                Ok(Next::Found(path)) => return Step::Found(Box::new(Path::Soft(*path))),
+                Ok(Next::Found(path)) => return Step::Found(path),
                 Err(reason) => return Step::Failed(reason),
             }
         }
     }
 
+    /// Begins a search for a peer on another host, or takes its steps.
+    #[inline(never)]
+    fn step_remote(&mut self, candidate: Candidate<'_>) -> Step {
+        if !self.is_remote() {
+            match remote::Search::begin(candidate) {
+                Ok(search) => *self = Self::Remote(Box::new(search)),
+                Err(reason) => return Step::Failed(reason),
+            }
+        }
+        let Self::Remote(search) = self else { return Step::Pending };
+        let step = search.step(candidate);
+        if !matches!(step, Step::Pending) {
+            *self = Self::Over;
+        }
+        step
+    }
+
+    /// The next step. None of them is inlined: a thread may have little stack, on which their frames
+    /// would add up.
     fn next(self, candidate: Candidate<'_>) -> Result<Next, FallbackReason> {
         match self {
             Self::Idle { refused, unconnected } => {
@@ -275,6 +286,7 @@ fn meeting_point(tuple: &FourTuple) -> Result<SocketAddrUnix, FallbackReason> {
 }
 
 /// The publisher's first step: publishes the meeting point.
+#[inline(never)]
 fn publish(tuple: &FourTuple) -> Result<PeerSocket, FallbackReason> {
     let fd = unix_socket()?;
     // The name is taken: by another process, or by a former owner of the same addresses that has
@@ -284,6 +296,7 @@ fn publish(tuple: &FourTuple) -> Result<PeerSocket, FallbackReason> {
     Ok(fd)
 }
 
+#[inline(never)]
 fn accept_finder(meeting_point: PeerSocket) -> Result<Search, FallbackReason> {
     if untrusted::is_flooded() {
         return Err(FallbackReason::Resources);
@@ -306,6 +319,7 @@ fn accept_finder(meeting_point: PeerSocket) -> Result<Search, FallbackReason> {
 }
 
 /// The finder's first step: connects to the meeting point.
+#[inline(never)]
 fn find(
     candidate: Candidate<'_>,
     refused: Option<LinkId>,
@@ -329,6 +343,7 @@ fn find(
 
 /// The finder's second step: sends the request over the link between the processes, or offers one,
 /// unless another stream does.
+#[inline(never)]
 fn use_link(
     candidate: Candidate<'_>,
     mut peer: Peer,
@@ -362,6 +377,7 @@ fn after_failed_send(e: Errno) -> Result<Next, FallbackReason> {
 }
 
 /// The finder's next step, where the processes had no link: takes the peer's answer to the offer.
+#[inline(never)]
 fn complete_link(
     candidate: Candidate<'_>,
     peer: Peer,
@@ -383,6 +399,7 @@ fn complete_link(
 }
 
 /// Sends the request, over a link that both processes know.
+#[inline(never)]
 fn send_request(
     candidate: Candidate<'_>,
     peer: Peer,
@@ -402,6 +419,7 @@ fn send_request(
 }
 
 /// The publisher's steps: answers an offer of a link, then a request.
+#[inline(never)]
 fn serve(candidate: Candidate<'_>, mut exchange: Exchange) -> Result<Next, FallbackReason> {
     let to = exchange.finder.socket.as_fd();
     match Message::receive(to) {
@@ -435,6 +453,7 @@ fn serve(candidate: Candidate<'_>, mut exchange: Exchange) -> Result<Next, Fallb
 }
 
 /// Checks a request, and connects.
+#[inline(never)]
 fn answer(
     candidate: Candidate<'_>,
     exchange: Exchange,
@@ -460,7 +479,7 @@ fn answer(
     match connect(candidate, &link, request) {
         Ok((path, reply)) => {
             reply.send(to, &[]).map_err(|_| FallbackReason::NoPeer)?;
-            Ok(Next::Found(Box::new(path)))
+            Ok(Next::Found(path))
         }
         Err(reason) => refuse(to, reason),
     }
@@ -468,18 +487,19 @@ fn answer(
 
 /// Connects to the queue pair of a finder, whose `request` has been checked. Returns the reply to
 /// it, too.
+#[inline(never)]
 fn connect(
     candidate: Candidate<'_>,
     link: &Arc<Link>,
     request: &Message,
-) -> Result<(SoftPath, Message), FallbackReason> {
+) -> Result<(Box<Path>, Message), FallbackReason> {
     let peer = ConnData::decode(&request.conn_data).map_err(|_| FallbackReason::PathFailed)?;
     let preparing = Preparing::new(&open_device()?, link, &candidate.config.on_one_host())
         .map_err(|_| FallbackReason::Resources)?;
     let reply = Message::about(Kind::Reply, candidate, link, &preparing)?;
     let stream =
         preparing.connect(&peer, request.qp_num).map_err(|_| FallbackReason::PathFailed)?;
-    Ok((SoftPath { stream, peer: request.socket }, reply))
+    Ok((Box::new(Path::Soft(SoftPath { stream, peer: request.socket })), reply))
 }
 
 /// Gives up, and tells the finder not to look again.
@@ -489,6 +509,7 @@ fn refuse(finder: BorrowedFd<'_>, reason: FallbackReason) -> Result<Next, Fallba
 }
 
 /// The finder's last step: reads the reply, checks it, connects.
+#[inline(never)]
 fn complete(
     candidate: Candidate<'_>,
     peer: Peer,
@@ -517,6 +538,7 @@ fn complete(
 }
 
 /// Checks the reply of a publisher, and connects to its queue pair.
+#[inline(never)]
 fn finish(
     candidate: Candidate<'_>,
     reply: &Message,
@@ -527,7 +549,7 @@ fn finish(
     }
     let data = ConnData::decode(&reply.conn_data).map_err(|_| FallbackReason::PathFailed)?;
     let stream = preparing.connect(&data, reply.qp_num).map_err(|_| FallbackReason::PathFailed)?;
-    Ok(Next::Found(Box::new(SoftPath { stream, peer: reply.socket })))
+    Ok(Next::Found(Box::new(Path::Soft(SoftPath { stream, peer: reply.socket }))))
 }
 
 fn open_device() -> Result<SoftContext, FallbackReason> {
