@@ -11,9 +11,10 @@ use crate::closing::notice;
 use crate::engine::Config;
 use crate::interrupt::{self, Section, Watch};
 use crate::sys;
+use rsock_verbs::soft::Link;
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::io;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The call of a direction with which a connection begins to search for its peer: a short
@@ -52,6 +53,44 @@ pub(in crate::accelerate) fn is_search_call(n: u32) -> bool {
     n >= FIRST_SEARCH_CALL || n >= FIRST_LINK_CALL && recent_links::are_likely()
 }
 
+/// Whether the calling thread has enough stack to search for the peer at the other end of `tuple`.
+fn has_stack_for(tuple: &FourTuple) -> bool {
+    sys::has_stack(if remote::is_for_remote(tuple) { REMOTE_STACK } else { STACK })
+}
+
+/// A call that may take a step of a search.
+struct Turn {
+    /// Its number, or [`UNCOUNTED`].
+    calls: u32,
+    /// The links by which the step is to be taken. If there are none, it may open sockets.
+    links: Vec<Arc<Link>>,
+    /// From this call on the finder looks for the meeting point at doubling numbers of calls.
+    eager_end: u32,
+}
+
+impl Turn {
+    /// `None` if the call is too early for what it could do.
+    fn of(calls: u32) -> Option<Self> {
+        let is_link_likely = recent_links::are_likely();
+        let is_by_link = is_link_likely && calls != UNCOUNTED && calls < LINK_END;
+        let links = if is_by_link { recent_links::links() } else { Vec::new() };
+        let eager_begin = if is_link_likely { LINK_END } else { FIRST_SEARCH_CALL };
+        let is_too_early = calls == FIRST_LINK_CALL && links.is_empty();
+        (!is_too_early).then(|| Self { calls, links, eager_end: eager_begin + EAGER_LOOKS })
+    }
+
+    /// Whether the search, which began so long ago, ends without an answer.
+    fn is_last(&self, search: &Search, since: Duration) -> bool {
+        let limit = if search.is_remote() { REMOTE_SEARCH_LIMIT } else { SEARCH_LIMIT.1 };
+        self.calls >= SEARCH_LIMIT.0 && search.is_unanswered() && since >= limit
+    }
+
+    /// Whether the finder does not look for the meeting point in this call.
+    fn is_between_looks(&self) -> bool {
+        self.calls >= self.eager_end && !self.calls.is_power_of_two()
+    }
+}
+
 impl AcceleratedStream {
     /// Counts a call, and takes a step of the search when one is due: soon after the first step at
     /// each call, then at each eighth, later more rarely.
@@ -78,33 +117,17 @@ impl AcceleratedStream {
             // A step allocates.
             return;
         }
-        let Ok(mut search) = self.search.try_lock() else { return };
-        if search.is_over() || self.has(FLAG_PINNED) {
+        let Ok(search) = self.search.try_lock() else { return };
+        if search.is_over() || self.has(FLAG_PINNED) || self.is_held_by_others(fd, calls) {
             return;
         }
-        if self.is_shared() {
-            if calls.is_power_of_two() {
-                self.forget_former_holders(fd);
-            }
-            if self.is_shared() {
-                return;
-            }
-        }
-        let is_link_likely = recent_links::are_likely();
-        let is_by_link = is_link_likely && calls != UNCOUNTED && calls < LINK_END;
-        let links = if is_by_link { recent_links::links() } else { Vec::new() };
-        if calls == FIRST_LINK_CALL && links.is_empty() {
-            return;
-        }
-        let eager_begin = if is_link_likely { LINK_END } else { FIRST_SEARCH_CALL };
-        let eager_end = eager_begin + EAGER_LOOKS;
+        let Some(turn) = Turn::of(calls) else { return };
         if let Some(since) = self.search_began.get() {
-            let give_up = if search.is_remote() { REMOTE_SEARCH_LIMIT } else { SEARCH_LIMIT.1 };
-            if calls >= SEARCH_LIMIT.0 && search.is_unanswered() && since.elapsed() >= give_up {
+            if turn.is_last(&search, since.elapsed()) {
                 self.end_search(search, FallbackReason::NoPeer);
                 return;
             }
-            if search.is_idle() && calls >= eager_end && !calls.is_power_of_two() {
+            if search.is_idle() && turn.is_between_looks() {
                 return;
             }
         }
@@ -116,15 +139,32 @@ impl AcceleratedStream {
             self.end_search(search, FallbackReason::Remote);
             return;
         };
-        let stack = if remote::is_for_remote(tuple) { REMOTE_STACK } else { STACK };
-        if self.search_began.get().is_none() && !sys::has_stack(stack) {
+        if self.search_began.get().is_none() && !has_stack_for(tuple) {
             self.end_search(search, FallbackReason::SmallStack);
             return;
         }
         let config = Config { iomap_slots: self.iomap_slots, ..Config::default() };
-        let side = self.side;
-        let candidate = Candidate { socket: fd, tuple, config: &config, side, links: &links };
-        if links.is_empty() && search.is_by_link() {
+        let (side, links) = (self.side, &turn.links[..]);
+        let candidate = Candidate { socket: fd, tuple, config: &config, side, links };
+        self.take_turn(search, candidate, &turn);
+    }
+
+    /// Whether other processes hold the socket too, as far as this one knows.
+    fn is_held_by_others(&self, fd: BorrowedFd<'_>, calls: u32) -> bool {
+        if self.is_shared() && calls.is_power_of_two() {
+            self.forget_former_holders(fd);
+        }
+        self.is_shared()
+    }
+
+    /// Takes the step of a call, if it may open what the step needs.
+    fn take_turn<'a>(
+        &'a self,
+        mut search: MutexGuard<'a, Search>,
+        candidate: Candidate<'_>,
+        turn: &Turn,
+    ) {
+        if turn.links.is_empty() && search.is_by_link() {
             // Takes an answer that is there, or gives the exchange over links up, which opens
             // nothing.
             match self.take_step(search, candidate) {
@@ -132,19 +172,19 @@ impl AcceleratedStream {
                 _ => return,
             }
         }
-        if links.is_empty() && search.is_opening() {
-            if sys::is_table_half_full(fd) {
+        if turn.links.is_empty() && search.is_opening() {
+            if sys::is_table_half_full(candidate.socket) {
                 self.end_search(search, FallbackReason::Resources);
                 return;
             }
-            let needs_place = !search.has_descriptors() && !remote::is_for_remote(tuple);
+            let needs_place = !search.has_descriptors() && !remote::is_for_remote(candidate.tuple);
             if needs_place && !limit::may_open(&self.search) {
                 return;
             }
         }
         sys::get_or_make(&self.search_began, sys::now);
         if let Some(mut search) = self.take_step(search, candidate)
-            && calls >= eager_end - 1
+            && turn.calls >= turn.eager_end - 1
         {
             search.forget_socket();
         }
