@@ -2,7 +2,7 @@
 #
 #     cargo build --release -p rsock-cli -p rsock-compare -p rsock-capi -p rsock-preload
 #     cargo xtask tools
-#     cargo xtask lab --limit 2400 lab/scripts/compare.sh [--runs N] [--time N] [--only rdma.stream] [--markdown FILE]
+#     cargo xtask lab --limit 3600 lab/scripts/compare.sh [--runs N] [--time N] [--only rdma.stream] [--markdown FILE]
 #
 # The arguments are those of `rsock compare`. RSOCK_ARTIFACTS says where the commands and the libraries
 # are, if not in target/release, and RSOCK_TOOLS where netperf is, if not in target/tools.

@@ -152,6 +152,11 @@ impl Bench {
         }
     }
 
+    /// How long a sample of a row takes.
+    pub(super) fn time_of(&self, case: &Case) -> Duration {
+        self.time * case.time_factor
+    }
+
     /// The time after which a program that measures for `time` has certainly hung.
     pub(super) fn deadline(&self, time: Duration) -> Instant {
         const OVERHEAD_LIMIT: Duration = Duration::from_secs(60);

@@ -238,6 +238,8 @@ pub(crate) struct Case {
     pub(crate) need_beside_slow: Option<Need>,
     /// The promise where the CPUs share no cache, if that differs.
     pub(crate) need_without_cache: Option<Need>,
+    /// How much longer than one of other rows a sample takes.
+    pub(crate) time_factor: u32,
     /// How many samples it gets for one of other rows: more where single samples are far apart.
     pub(crate) n_times: u32,
 }
@@ -345,6 +347,7 @@ impl Case {
             need: Need::Nothing,
             need_beside_slow: None,
             need_without_cache: None,
+            time_factor: 1,
             n_times: 1,
         }
     }

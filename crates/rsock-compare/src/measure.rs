@@ -88,7 +88,8 @@ pub(crate) fn measure(
                 netperf::start_client(bench, program, case, side, test, server.port)
             };
             let clients = servers.iter().map(start).collect::<Result<Vec<_>, _>>()?;
-            let measured = finish_all(bench, clients, |output| netperf::parse(output, test))?;
+            let time = bench.time_of(case);
+            let measured = finish_all(bench, time, clients, |output| netperf::parse(output, test))?;
             let is_preloaded = side == Side::Rsock && case.library == Library::Preload;
             if is_preloaded && case.is_on_device() {
                 on_device(measured.fast_share)?;
@@ -101,7 +102,7 @@ pub(crate) fn measure(
                 iperf::start_client(bench, program, case, side, options, server.port)
             };
             let clients = servers.iter().map(start).collect::<Result<Vec<_>, _>>()?;
-            finish_all(bench, clients, iperf::parse)
+            finish_all(bench, bench.time, clients, iperf::parse)
         }
         Work::Service(service) => {
             let measured = service::rate(bench, case, side, service, servers);
@@ -127,7 +128,7 @@ pub(crate) fn measure(
             let start =
                 |s: &Server| rstream::start_client(bench, program, case, side, volume, s.port);
             let clients = servers.iter().map(start).collect::<Result<Vec<_>, _>>()?;
-            finish_all(bench, clients, rstream::parse)
+            finish_all(bench, bench.time, clients, rstream::parse)
         }
         Work::RstreamCpu(size) => {
             let Some(program) = &bench.programs.rstream else { return Err(absent("rstream")) };
@@ -200,16 +201,17 @@ fn switches_per_second(pids: &[u32]) -> Result<f64, Error> {
     Ok(after.saturating_sub(before) as f64 / WATCHED.as_secs_f64())
 }
 
-/// Reads the counters of the first client half-way, then adds up the figures of all clients.
+/// Reads the counters of the first client after half of `time`, then adds up the figures of all clients.
 fn finish_all(
     bench: &Bench,
+    time: Duration,
     mut clients: Vec<Collected>,
     mut parse: impl FnMut(&str) -> Result<f64, Error>,
 ) -> Result<Measured, Error> {
-    let deadline = bench.deadline(bench.time);
+    let deadline = bench.deadline(time);
     let mut fast_share = None;
     if let Some(first) = clients.first_mut()
-        && !first.has_ended_by(Instant::now() + bench.time / 2)?
+        && !first.has_ended_by(Instant::now() + time / 2)?
     {
         fast_share = moved::share(first.pid());
     }
@@ -247,7 +249,7 @@ fn perf_run(
     bench.set_environment(&mut command, case, side);
     let client = Collected::spawn("rsock perf", command)?;
     let mut latency_us = None;
-    let measured = finish_all(bench, vec![client], |output| {
+    let measured = finish_all(bench, bench.time, vec![client], |output| {
         let report: perf::Report = serde_json::from_str(output)
             .map_err(|e| Error::Failed(format!("rsock perf printed no report: {e}")))?;
         latency_us = report.latency_us;
@@ -277,7 +279,7 @@ fn dgram_run(
     command.env_remove(library::PRELOAD_ENV);
     let client = Collected::spawn("rsock perf", command)?;
     let mut latency_us = None;
-    let measured = finish_all(bench, vec![client], |output| {
+    let measured = finish_all(bench, bench.time, vec![client], |output| {
         let report: DatagramReport = serde_json::from_str(output)
             .map_err(|e| Error::Failed(format!("rsock perf printed no report: {e}")))?;
         latency_us = Some(report.latency_us);

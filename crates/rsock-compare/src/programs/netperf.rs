@@ -36,7 +36,7 @@ pub(crate) fn start_client(
     command.args([bench.family(case), "-H", &bench.host(case), "-p", &port.to_string()]);
     // These make it print a bare number; a unit by `-f` would turn rates into bandwidths.
     command.args(["-P", "0", "-v", "0"]);
-    command.args(["-l", &bench.time.as_secs().to_string()]);
+    command.args(["-l", &bench.time_of(case).as_secs().to_string()]);
     if let Some([client, server]) = bench.binding(case.place) {
         command.args(["-T", &format!("{client},{server}")]);
     }
