@@ -201,7 +201,8 @@ fn switches_per_second(pids: &[u32]) -> Result<f64, Error> {
     Ok(after.saturating_sub(before) as f64 / WATCHED.as_secs_f64())
 }
 
-/// Reads the counters of the first client after half of `time`, then adds up the figures of all clients.
+/// Reads the counters of the first client after half of `time`, then adds up the figures of all
+/// clients.
 fn finish_all(
     bench: &Bench,
     time: Duration,

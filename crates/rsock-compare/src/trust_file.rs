@@ -1,4 +1,5 @@
-//! The file by which programs under the preload library trust this host's address on its RDMA device.
+//! The file by which programs under the preload library trust this host's address on its RDMA
+//! device.
 
 use rsock_cli::error::Error;
 use std::fs::{self, OpenOptions};

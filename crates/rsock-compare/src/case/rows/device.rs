@@ -108,8 +108,8 @@ fn under_preload_library() -> Vec<Case> {
     let case = |id: &str, label: &str, unit, test, need| Case {
         sides: &[Side::C, Side::Rsock],
         library: Library::Preload,
-        // In an emulated guest it takes a second to load the libraries of the device, and until then
-        // the stream is on TCP.
+        // In an emulated guest it takes a second to load the libraries of the device, and until
+        // then the stream is on TCP.
         time_factor: 3,
         ..case(id, label, unit, netperf(test, 1), need)
     };

@@ -240,8 +240,8 @@ impl Search {
         step
     }
 
-    /// The next step. None of them is inlined: a thread may have little stack, on which their frames
-    /// would add up.
+    /// The next step. None of them is inlined: a thread may have little stack, on which their
+    /// frames would add up.
     fn next(self, candidate: Candidate<'_>) -> Result<Next, FallbackReason> {
         match self {
             Self::Idle { refused, unconnected } => {
