@@ -205,6 +205,17 @@ static inline long bare_syscall(long number, long a, long b, long c, long d, lon
 #endif
 }
 
+/* Runs `run` in a thread with so many bytes of stack, and waits for its end. */
+static inline void with_stack(size_t stack, void *(*run)(void *), void *argument)
+{
+	pthread_attr_t attributes;
+	pthread_t thread;
+	CHECK(pthread_attr_init(&attributes) == 0);
+	CHECK(pthread_attr_setstacksize(&attributes, stack) == 0);
+	CHECK(pthread_create(&thread, &attributes, run, argument) == 0);
+	CHECK(pthread_join(thread, NULL) == 0);
+}
+
 /* One end lets the other go on. */
 static inline void tell(int fd)
 {

@@ -152,12 +152,7 @@ static void small_stack_client(int fd)
 {
 	int other;
 	struct small small = {.fd = fd, .file = make_file(LATER, O_RDONLY, &other)};
-	pthread_t thread;
-	pthread_attr_t attributes;
-	CHECK(pthread_attr_init(&attributes) == 0);
-	CHECK(pthread_attr_setstacksize(&attributes, (size_t)PTHREAD_STACK_MIN) == 0);
-	CHECK(pthread_create(&thread, &attributes, send_some, &small) == 0);
-	CHECK(pthread_join(thread, NULL) == 0);
+	with_stack((size_t)PTHREAD_STACK_MIN, send_some, &small);
 	printf("sent %ld\n", small.sent);
 	hear(fd);
 }

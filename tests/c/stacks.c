@@ -48,9 +48,8 @@ static int meet(void)
 	return fd;
 }
 
-static void answer(int fd, int set)
+static void get_awaited(int fd, int set, char *bytes)
 {
-	char bytes[LEN];
 	for (int at = 0; at < LEN;) {
 		ssize_t n;
 		wait_for(fd, set);
@@ -58,6 +57,12 @@ static void answer(int fd, int set)
 		CHECK(n > 0);
 		at += (int)n;
 	}
+}
+
+static void answer(int fd, int set)
+{
+	char bytes[LEN];
+	get_awaited(fd, set, bytes);
 	put(fd, bytes, LEN);
 }
 
@@ -66,13 +71,7 @@ static void ask(int fd, int set, int round)
 	char bytes[LEN];
 	memset(bytes, round, LEN);
 	put(fd, bytes, LEN);
-	for (int at = 0; at < LEN;) {
-		ssize_t n;
-		wait_for(fd, set);
-		n = read(fd, bytes + at, (size_t)(LEN - at));
-		CHECK(n > 0);
-		at += (int)n;
-	}
+	get_awaited(fd, set, bytes);
 	CHECK(bytes[0] == (char)round && bytes[LEN - 1] == (char)round);
 }
 
@@ -100,14 +99,8 @@ static void *exchange(void *used)
 static void in_threads(size_t stack)
 {
 	int n = 0;
-	for (size_t used = 0; used + LEFT <= stack; used += STEP, n++) {
-		pthread_attr_t attributes;
-		pthread_t thread;
-		CHECK(pthread_attr_init(&attributes) == 0);
-		CHECK(pthread_attr_setstacksize(&attributes, stack) == 0);
-		CHECK(pthread_create(&thread, &attributes, exchange, &used) == 0);
-		CHECK(pthread_join(thread, NULL) == 0);
-	}
+	for (size_t used = 0; used + LEFT <= stack; used += STEP, n++)
+		with_stack(stack, exchange, &used);
 	printf("%d threads\n", n);
 }
 
