@@ -1,6 +1,6 @@
 //! The bench that all samples are taken on: libraries, programs, device, CPUs and time.
 
-use crate::case::{Case, Library, Place, Side, Work};
+use crate::case::{Case, Place, Side, Work};
 use crate::installed::Programs;
 use crate::server::Listening;
 use crate::trust_file::TrustFile;
@@ -37,7 +37,7 @@ pub(super) struct Bench {
 impl Bench {
     /// Sets the environment in which `command` runs over `side`.
     pub(super) fn set_environment(&self, command: &mut Command, case: &Case, side: Side) {
-        if case.is_on_device() && (side == Side::C || case.library == Library::Rsocket) {
+        if case.calls_rsockets(side) {
             self.set_device_environment(command, case, side);
         } else if side.has_library() && !case.uses_rust_interface() {
             command.env(library::PRELOAD_ENV, &self.library);
@@ -129,9 +129,8 @@ impl Bench {
 
     /// Where the kernel shows that a row's server listens.
     pub(super) fn listening(&self, case: &Case, side: Side) -> Listening<'_> {
-        let is_rsocket = side == Side::C || case.library == Library::Rsocket;
         match &self.programs.rdma {
-            Some(rdma) if case.is_on_device() && is_rsocket => Listening::OnDevice(rdma),
+            Some(rdma) if case.calls_rsockets(side) => Listening::OnDevice(rdma),
             _ => Listening::OnTcp,
         }
     }

@@ -329,6 +329,11 @@ impl Case {
         self.base == Side::C
     }
 
+    /// Whether a side's programs call rsockets on an RDMA device, in librdmacm or in `librsock.so`.
+    pub(crate) fn calls_rsockets(&self, side: Side) -> bool {
+        self.is_on_device() && (side == Side::C || self.library == Library::Rsocket)
+    }
+
     /// A row about netperf's round trips without a promise, as a template for others.
     fn new(id: &str, label: &str, unit: Unit, place: Place) -> Self {
         let suffix = if place == Place::Two { ".pinned" } else { "" };

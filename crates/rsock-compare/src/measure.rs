@@ -3,7 +3,7 @@
 mod service;
 
 use crate::bench::Bench;
-use crate::case::{BATCH, Calls, Case, Library, Netperf, Side, Unit, Work};
+use crate::case::{BATCH, Calls, Case, Netperf, Side, Unit, Work};
 use crate::collected::Collected;
 use crate::programs::{iperf, netperf, perftest, rstream, services};
 use crate::server::Server;
@@ -90,8 +90,7 @@ pub(crate) fn measure(
             let clients = servers.iter().map(start).collect::<Result<Vec<_>, _>>()?;
             let time = bench.time_of(case);
             let measured = finish_all(bench, time, clients, |output| netperf::parse(output, test))?;
-            let is_preloaded = side == Side::Rsock && case.library == Library::Preload;
-            if is_preloaded && case.is_on_device() {
+            if case.is_on_device() && !case.calls_rsockets(side) {
                 on_device(measured.fast_share)?;
             }
             Ok(measured)
