@@ -26,7 +26,6 @@ impl Waited {
 impl AcceleratedStream {
     /// Opens this connection's line for `rsock stat`. Not for short connections: it costs a few
     /// system calls.
-    #[inline(never)]
     pub(super) fn open_metrics(&self, fd: BorrowedFd<'_>) {
         sys::get_or_make(&self.stat, || {
             let none = std::net::SocketAddr::from(([0, 0, 0, 0], 0));

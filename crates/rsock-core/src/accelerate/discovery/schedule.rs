@@ -158,12 +158,7 @@ impl AcceleratedStream {
     }
 
     /// Takes the step of a call, if it may open what the step needs.
-    fn take_turn<'a>(
-        &'a self,
-        mut search: MutexGuard<'a, Search>,
-        candidate: Candidate<'_>,
-        turn: &Turn,
-    ) {
+    fn take_turn(&self, mut search: MutexGuard<'_, Search>, candidate: Candidate<'_>, turn: &Turn) {
         if turn.links.is_empty() && search.is_by_link() {
             // Takes an answer that is there, or gives the exchange over links up, which opens
             // nothing.

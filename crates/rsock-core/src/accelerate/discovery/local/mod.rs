@@ -195,11 +195,8 @@ impl Search {
 
     /// Takes as many steps as can be taken now. Never waits.
     pub(in crate::accelerate) fn step(&mut self, candidate: Candidate<'_>) -> Step {
-        let is_for_remote = match self {
-            Self::Idle { .. } => remote::is_for_remote(candidate.tuple),
-            _ => self.is_remote(),
-        };
-        if is_for_remote {
+        let begins = matches!(self, Self::Idle { .. });
+        if self.is_remote() || begins && remote::is_for_remote(candidate.tuple) {
             return self.step_remote(candidate);
         }
         let mut state = std::mem::replace(self, Self::Over);
@@ -223,19 +220,19 @@ impl Search {
         }
     }
 
-    /// Begins a search for a peer on another host, or takes its steps.
+    /// Takes the steps of a search for a peer on another host, which it begins if need be.
     #[inline(never)]
     fn step_remote(&mut self, candidate: Candidate<'_>) -> Step {
-        if !self.is_remote() {
-            match remote::Search::begin(candidate) {
-                Ok(search) => *self = Self::Remote(Box::new(search)),
+        let mut search = match std::mem::replace(self, Self::Over) {
+            Self::Remote(search) => search,
+            _ => match remote::Search::begin(candidate) {
+                Ok(search) => Box::new(search),
                 Err(reason) => return Step::Failed(reason),
-            }
-        }
-        let Self::Remote(search) = self else { return Step::Pending };
+            },
+        };
         let step = search.step(candidate);
-        if !matches!(step, Step::Pending) {
-            *self = Self::Over;
+        if matches!(step, Step::Pending) {
+            *self = Self::Remote(search);
         }
         step
     }
