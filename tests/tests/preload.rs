@@ -49,6 +49,7 @@ parts! {
         ring_poll ring_epoll ring_late;
     allocator: exchange close;
     stacks: read poll select epoll;
+    room: small large polled watched;
     sandbox: kill kill_by_syscall refuse short_connections;
     missing: write read handled killed flip;
     ktls: unread talk records;

@@ -47,6 +47,7 @@ mod epoll_proxy;
 mod epoll_watch;
 mod first_spin;
 mod four_tuple;
+mod full_sends;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod halt;

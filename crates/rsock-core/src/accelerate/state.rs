@@ -1,6 +1,7 @@
 //! The state of each direction of an accelerated stream, in memory shared with forked children.
 
 use crate::accelerate::FallbackReason;
+use crate::accelerate::full_sends::FullSends;
 use crate::accelerate::holders::Holders;
 use rsock_proto::switch::{FlagConditions, Receiver, Sender};
 use rsock_verbs::family::{FamilySafe, Lock};
@@ -16,6 +17,8 @@ pub(super) struct Sending {
     pub(super) calls: u32,
     /// Since when the ring has been full without progress.
     pub(super) full_since: Option<Instant>,
+    /// What full channels have meant to the program.
+    pub(super) full_sends: FullSends,
     /// Since when the peer's device is to deliver what was sent, before TCP may be used.
     pub(super) leaving_since: Option<Instant>,
     /// When a sender on the ring last checked the socket, or found that it need not
@@ -115,6 +118,9 @@ pub(super) const FLAG_RX_WAITS: u32 = 1 << 23;
 /// The last send that found no room was one that waits.
 pub(super) const FLAG_TX_WAITS: u32 = 1 << 24;
 
+/// The program's last wait for the stream was one for room too.
+pub(super) const FLAG_ASKS_FOR_ROOM: u32 = 1 << 25;
+
 const _: () = assert!(CONDITIONS < FLAG_TX_PLAIN);
 
 /// Bits of `FLAG_*`.
@@ -174,6 +180,7 @@ impl Directions {
                 switch: Sender::new(),
                 calls: 0,
                 full_since: None,
+                full_sends: FullSends::default(),
                 leaving_since: None,
                 socket_checked_at: 0,
                 sent_at: 0,

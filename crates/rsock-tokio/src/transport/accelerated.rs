@@ -94,7 +94,11 @@ impl Operations for Accelerated {
 
     fn try_send(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         match &self.stream {
-            Some(stream) => stream.send(self.socket.as_fd(), bufs, SendFlags::DONTWAIT),
+            Some(stream) => {
+                // A task that finds no room is woken when there is some.
+                stream.note_wait(true);
+                stream.send(self.socket.as_fd(), bufs, SendFlags::DONTWAIT)
+            }
             None => self.socket.try_write_vectored(bufs),
         }
     }

@@ -13,13 +13,13 @@ mod sleep;
 
 pub use entry::{Changed, PollDescriptor, PolledSet};
 
-use crate::accelerate::Waited;
 use crate::accelerate::kernel_look::{FEW, KernelLook, Skipped};
 use crate::accelerate::poll::round::{ask_kernel, ask_rings, collect};
 use crate::accelerate::poll::sleep::{N_ADDED, NO_FD, Slept, count_waits, sleep, spin};
 use crate::accelerate::poll_state::State;
+use crate::accelerate::{StreamRef, Waited};
 use crate::interrupt::Watch;
-use crate::sys::{self, LazyDeadline};
+use crate::sys::{self, LazyDeadline, OUTPUT};
 use smallvec::SmallVec;
 use std::io;
 use std::time::Duration;
@@ -47,6 +47,11 @@ pub fn poll_since(
     timeout: Option<Duration>,
     sigmask: Option<&libc::sigset_t>,
 ) -> io::Result<usize> {
+    for entry in entries.iter() {
+        if let Some(StreamRef::Accelerated(stream)) = entry.stream {
+            stream.note_wait(entry.events.intersects(OUTPUT));
+        }
+    }
     let n = entries.len();
     let limits = Limits { timeout, sigmask, watch };
     let mut states: SmallVec<[Option<State<'_>>; FEW]> = SmallVec::new();

@@ -30,6 +30,12 @@ pub(in crate::accelerate) trait Sends: EndsCalls {
     /// What a call does that found no room and must not wait. It has sent `sent` bytes before.
     fn when_full(&self, fd: BorrowedFd<'_>, blocked: &Blocked, sent: usize) -> WhenFull;
 
+    /// For a call that found no room, must not wait and has sent nothing: whether its next try may
+    /// have room elsewhere.
+    fn spills(&self, _blocked: &Blocked) -> bool {
+        false
+    }
+
     /// Spins for a moment, if the stream does and if the last call that found no room waited: to
     /// ask the kernel whether this one waits takes longer than a peer that reads at once. Returns
     /// whether there may be room.
@@ -136,6 +142,7 @@ pub(in crate::accelerate) fn send<S: Sends>(
     let mut sent = 0;
     // Once between two sends, so that a peer cannot keep a call from its time limit.
     let mut may_spin = !flags.contains(SendFlags::DONTWAIT);
+    let mut may_spill = true;
     let error = loop {
         let blocked = match stream.try_send(call, &rest, flags) {
             Ok(n) => {
@@ -165,6 +172,9 @@ pub(in crate::accelerate) fn send<S: Sends>(
             continue;
         }
         if !waits.may_wait(flags, || stream.is_nonblocking(fd)) {
+            if sent == 0 && std::mem::take(&mut may_spill) && stream.spills(&blocked) {
+                continue;
+            }
             match stream.when_full(fd, &blocked, sent) {
                 WhenFull::Return => break Errno::AGAIN.into(),
                 WhenFull::TryAgain => continue,

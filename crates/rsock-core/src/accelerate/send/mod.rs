@@ -3,6 +3,7 @@
 mod break_off;
 mod call_loop;
 mod shortcut;
+mod spill;
 mod wait;
 mod write;
 
@@ -275,9 +276,13 @@ impl Sends for AcceleratedStream {
         if matches!(blocked, Blocked::Leaving(_)) && self.has(FLAG_PINNED) && sent == 0 {
             return WhenFull::Wait;
         }
-        self.check_peer_before_waiting(fd, blocked);
+        self.note_told(fd, blocked);
         self.dirs.shared.0.full_sends.fetch_add(1, Ordering::Relaxed);
         WhenFull::Return
+    }
+
+    fn spills(&self, blocked: &Blocked) -> bool {
+        self.spills(blocked)
     }
 
     #[inline]

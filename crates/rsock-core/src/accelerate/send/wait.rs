@@ -38,6 +38,16 @@ impl AcceleratedStream {
             check_peer(fd, &mut self.dirs.tx.0.lock(), path);
         }
     }
+
+    /// Notes that the program is told that there is no room.
+    pub(super) fn note_told(&self, fd: BorrowedFd<'_>, blocked: &Blocked) {
+        let _section = Section::enter();
+        let mut tx = self.dirs.tx.0.lock();
+        tx.full_sends.note_told();
+        if let (Blocked::Ring(_), Some(path)) = (blocked, self.path()) {
+            check_peer(fd, &mut tx, path);
+        }
+    }
 }
 
 /// Sleeps until there is room on the ring, or for `limit`.

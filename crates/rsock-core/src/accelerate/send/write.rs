@@ -67,6 +67,7 @@ impl AcceleratedStream {
                 ) {
                     Ok(n) => {
                         tx.switch.took_tcp(n as u64);
+                        tx.full_sends.note_sent();
                         self.count_bytes(Direction::Send, metrics::Transport::Tcp, n);
                         return Ok(n);
                     }
@@ -113,6 +114,7 @@ impl AcceleratedStream {
 
     pub(super) fn sent_on_ring(&self, path: &Path, tx: &mut Sending, n: usize) {
         tx.full_since = None;
+        tx.full_sends.note_sent();
         tx.sent_at = tx.socket_checked_at;
         tx.switch.took_ring(n as u64);
         self.count_bytes(Direction::Send, path.kind(), n);

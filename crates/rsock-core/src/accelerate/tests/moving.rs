@@ -134,6 +134,25 @@ fn a_writer_without_reader_gets_as_far_as_on_tcp() {
 }
 
 #[test]
+fn a_call_that_must_not_wait_finds_room_as_on_tcp_at_once() {
+    watchdog(|| {
+        for (len, asks_for_room) in [(13, false), (13, true), (20_000, false), (20_000, true)] {
+            let (a, b) = connect_on_ring();
+            a.stream.note_wait(asks_for_room);
+            // Less than TCP takes.
+            let data = pattern(0, 1 << 20);
+            let mut at = 0;
+            while at < data.len() {
+                let end = data.len().min(at + len);
+                at += a.try_send(&data[at..end]).unwrap_or_else(|e| panic!("at {at}: {e}"));
+            }
+            assert!(!a.stream.channels().send.is_ring());
+            recv_pattern(&b, data.len(), 12);
+        }
+    });
+}
+
+#[test]
 fn a_full_ring_spills_to_tcp_and_comes_back() {
     watchdog(|| {
         let (a, b) = connect_on_ring();

@@ -164,6 +164,7 @@ impl State {
         announced_by: AnnouncedBy,
     ) -> Option<()> {
         let asked = Events::from_bits(self.members.get(number)?.events);
+        note_wait(self.stream_of_member(number).as_ref(), asked);
         let asks_socket = before.has_kernel_news || announced_by.is_unwatched();
         let mut news = NewsCounter::new(before);
         let now = news.count(before, false).now;
@@ -223,10 +224,18 @@ impl State {
         let handle = self.stream_of_member(number);
         let Some((now, _)) = self.state_of(number, handle.as_ref()) else { return };
         let Some(member) = self.members.get_mut(number) else { return };
+        note_wait(handle.as_ref(), Events::from_bits(member.events));
         if let Some(ring) = &mut member.ring {
             ring.watch = Watch::new(Events::from_bits(member.events), &now);
             ring.counted = None;
             self.note_candidate(number);
         }
+    }
+}
+
+/// Tells a member's stream which events the program waits for.
+fn note_wait(handle: Option<&Handle>, asked: Events) {
+    if let Some(StreamRef::Accelerated(stream)) = handle.map(Handle::stream) {
+        stream.note_wait(asked.has(Events::OUTPUT));
     }
 }
