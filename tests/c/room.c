@@ -55,6 +55,31 @@ static void watched_client(int fd)
 	CHECK(close(set) == 0);
 }
 
+/* A program that takes a part for a full buffer, as epoll(7) says it may, and waits for the edge. */
+static void edges_client(int fd)
+{
+	static unsigned char bytes[TOTAL];
+	struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLET};
+	int set = epoll_create1(0);
+	pid_t reader;
+	CHECK(set >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+	get(fd, &reader, sizeof(reader));
+	fill_stream(bytes, TOTAL, SEED, 0);
+	CHECK(epoll_wait(set, &event, 1, -1) == 1);
+	for (size_t at = 0; at < TOTAL;) {
+		size_t left = TOTAL - at, asked = left < 10 * LARGE ? left : 10 * LARGE;
+		ssize_t n = send(fd, bytes + at, asked, MSG_DONTWAIT);
+		CHECK(n >= 0 || errno == EAGAIN);
+		at += n < 0 ? 0 : (size_t)n;
+		event.events = 0;
+		while (n != (ssize_t)asked && !(event.events & EPOLLOUT))
+			CHECK(epoll_wait(set, &event, 1, -1) == 1);
+	}
+	CHECK(kill(reader, SIGUSR1) == 0);
+	hear(fd);
+	CHECK(close(set) == 0);
+}
+
 static void reader(int fd)
 {
 	introduce(fd);
@@ -68,6 +93,7 @@ static const struct part PARTS[] = {
 	{"large", large_client, reader},
 	{"polled", polled_client, reader},
 	{"watched", watched_client, reader},
+	{"edges", edges_client, reader},
 };
 
 int main(int argc, char **argv)

@@ -49,7 +49,7 @@ parts! {
         ring_poll ring_epoll ring_late;
     allocator: exchange close;
     stacks: read poll select epoll;
-    room: small large polled watched;
+    room: small large polled watched edges;
     sandbox: kill kill_by_syscall refuse short_connections;
     missing: write read handled killed flip;
     ktls: unread talk records;

@@ -27,6 +27,8 @@ enum Purpose {
 pub(super) enum After {
     /// What happens after this mark is announced.
     Announce(u32),
+    /// The same, and the next wait looks again too: a full ring is given up after some time.
+    AnnounceAndLookAgain(u32),
     /// Nothing is announced: the next wait looks again.
     LookAgain,
 }
@@ -101,7 +103,7 @@ impl State {
         self.n_news = self.n_news.wrapping_add(u32::from(is_news));
         if purpose == Purpose::Ask && matches!(found, Found::Event(_)) {
             self.note_candidate(number);
-            if let After::Announce(mark) = after {
+            if let After::Announce(mark) | After::AnnounceAndLookAgain(mark) = after {
                 // More news are news for those that poll the set.
                 let _ = self.announce_next(number, handle.as_ref(), mark);
             }
@@ -111,7 +113,10 @@ impl State {
         match (looked.place, after) {
             (Place::Last, _) => self.note_candidate(number),
             (Place::Out, After::LookAgain) => self.impatient.push(number),
-            (Place::Out, After::Announce(mark)) => {
+            (Place::Out, After::Announce(mark) | After::AnnounceAndLookAgain(mark)) => {
+                if matches!(after, After::AnnounceAndLookAgain(_)) {
+                    self.impatient.push(number);
+                }
                 if !self.announce_next(number, handle.as_ref(), mark) {
                     self.note_candidate(number);
                 }
@@ -121,7 +126,7 @@ impl State {
     }
 
     /// The stream of a member, if it is one.
-    pub(super) fn stream_of_member(&self, number: u32) -> Option<Handle> {
+    pub(in crate::event_set) fn stream_of_member(&self, number: u32) -> Option<Handle> {
         stream_of(self.members.get(number).filter(|member| member.set.is_none())?.fd)
     }
 
@@ -155,10 +160,10 @@ impl State {
             AnnouncedBy::Nothing => stream.is_plain(),
             _ => ring.announced_by.is_any(),
         };
+        let is_announced = is_told && !self.is_inherited && !state.is_end_pending;
         let after = match state.look_again {
-            None if is_told && !self.is_inherited && !state.is_end_pending => {
-                After::Announce(state.mark)
-            }
+            None if is_announced => After::Announce(state.mark),
+            Some(_) if is_announced => After::AnnounceAndLookAgain(state.mark),
             _ => After::LookAgain,
         };
         if has_changed || state.is_receive_due {
