@@ -33,13 +33,15 @@ pub(super) struct Subject<'a> {
     pub(super) path: Option<&'a Path>,
     /// Conditions of this call, beside those of the stream.
     pub(super) call: FlagConditions,
+    /// Whether this call leaves a full ring at once.
+    pub(super) spills: bool,
     /// What the socket or the ring failed with: the kernel reports it once.
     pub(super) error: Option<Errno>,
 }
 
 impl<'a> Subject<'a> {
     pub(super) fn new(fd: BorrowedFd<'a>, path: Option<&'a Path>) -> Self {
-        Self { fd, path, call: FlagConditions::NONE, error: None }
+        Self { fd, path, call: FlagConditions::NONE, spills: false, error: None }
     }
 
     /// What the socket or the ring failed with.
@@ -193,6 +195,7 @@ impl AcceleratedStream {
         let waiters = &self.dirs.shared.0.kernel_only_waiters;
         Conditions::from(flags)
             .with(at.conditions(path))
+            .with_if(Conditions::SPILL_DUE, subject.spills)
             .with_if(Conditions::BETWEEN_HOSTS, path.is_remote())
             .with_if(Conditions::RING_FAILED, path.has_failed())
             .with_if(Conditions::RING_DISCONNECTED, path.is_disconnected())

@@ -7,32 +7,31 @@ use std::time::{Duration, Instant};
 /// A stream in bulk finds its ring full again within this time.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// What a sending direction remembers of full channels.
+/// What a sending direction remembers of calls that must not wait and found no room.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::accelerate) struct FullSends {
-    /// When a call that must not wait last found the ring full.
+    /// When one last found no room for its first byte.
     last: Option<Instant>,
-    /// The program has been told that there is no room, and has sent nothing since.
-    is_told: bool,
+    /// When one last said so, by a part or by `EAGAIN`.
+    told: Option<Instant>,
 }
 
 impl FullSends {
-    /// Bytes have been sent.
-    #[inline]
-    pub(in crate::accelerate) fn note_sent(&mut self) {
-        self.is_told = false;
+    /// A call tells the program at `now` that there is no room, or none for the rest if it
+    /// `has_sent` something.
+    pub(in crate::accelerate) fn note_told(&mut self, now: Instant, has_sent: bool) {
+        self.told = Some(now);
+        if !has_sent {
+            self.last = Some(now);
+        }
     }
 
-    /// A call has found no room, and is about to say so.
-    pub(in crate::accelerate) fn note_told(&mut self) {
-        self.is_told = true;
-    }
-
-    /// A call that must not wait has found the ring full at `now`. Returns whether the program
-    /// expects to be told, of which it is known whether it `asks_for_room`.
+    /// A call that has sent nothing has found the ring full at `now`. Returns whether the program
+    /// expects to be told, of which it is known whether it `asks_for_room` when it waits.
     pub(in crate::accelerate) fn is_expected(&mut self, now: Instant, asks_for_room: bool) -> bool {
-        let is_usual = self.last.replace(now).is_some_and(|last| now - last < AGAIN);
-        is_usual && (asks_for_room || self.is_told)
+        let is_recent = |at: Instant| now.saturating_duration_since(at) < AGAIN;
+        let is_usual = self.last.replace(now).is_some_and(is_recent);
+        is_usual && (asks_for_room || self.told.is_some_and(is_recent))
     }
 }
 
@@ -44,14 +43,13 @@ mod tests {
     fn a_program_expects_a_full_ring_again_and_when_it_asks_for_room_or_has_been_told() {
         let start = Instant::now();
         let mut sends = FullSends::default();
-        assert!(!sends.is_expected(start, true), "for the first time");
+        sends.note_told(start, true);
+        assert!(!sends.is_expected(start, true), "a part is no full ring");
         assert!(sends.is_expected(start, true));
-        assert!(!sends.is_expected(start, false), "it asks for input alone");
-        sends.note_told();
-        assert!(sends.is_expected(start, false));
-        sends.note_sent();
-        assert!(!sends.is_expected(start, false));
-        assert!(sends.is_expected(start + AGAIN / 2, true));
+        assert!(sends.is_expected(start, false), "it has been told");
         assert!(!sends.is_expected(start + 2 * AGAIN, true), "not full for a long time");
+        assert!(!sends.is_expected(start + 2 * AGAIN, false), "told long ago");
+        sends.note_told(start + 4 * AGAIN, false);
+        assert!(sends.is_expected(start + 4 * AGAIN, false), "told by `EAGAIN`");
     }
 }

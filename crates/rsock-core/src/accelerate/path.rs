@@ -255,6 +255,11 @@ impl Path {
         on!(self, stream => stream.park(mark, timeout))
     }
 
+    /// Wakes all that wait for the ring, to look again.
+    pub(super) fn announce(&self) {
+        on!(self, stream => stream.announce());
+    }
+
     #[inline]
     pub(super) fn try_send(&self, bufs: &[IoSlice<'_>]) -> Result<usize, SendError> {
         on!(self, stream => stream.try_send(bufs))

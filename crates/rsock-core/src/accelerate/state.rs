@@ -17,7 +17,7 @@ pub(super) struct Sending {
     pub(super) calls: u32,
     /// Since when the ring has been full without progress.
     pub(super) full_since: Option<Instant>,
-    /// What full channels have meant to the program.
+    /// What the program has been told of full channels.
     pub(super) full_sends: FullSends,
     /// Since when the peer's device is to deliver what was sent, before TCP may be used.
     pub(super) leaving_since: Option<Instant>,
@@ -118,8 +118,14 @@ pub(super) const FLAG_RX_WAITS: u32 = 1 << 23;
 /// The last send that found no room was one that waits.
 pub(super) const FLAG_TX_WAITS: u32 = 1 << 24;
 
-/// The program's last wait for the stream was one for room too.
-pub(super) const FLAG_ASKS_FOR_ROOM: u32 = 1 << 25;
+/// The last `poll` or `select` that named the stream asked for room too.
+pub(super) const FLAG_POLLED_FOR_ROOM: u32 = 1 << 25;
+
+/// An epoll set of the program watches the stream for room too.
+pub(super) const FLAG_WATCHED_FOR_ROOM: u32 = 1 << 26;
+
+/// The caller waits for room after each send that finds none.
+pub(super) const FLAG_WAITS_FOR_ROOM: u32 = 1 << 27;
 
 const _: () = assert!(CONDITIONS < FLAG_TX_PLAIN);
 

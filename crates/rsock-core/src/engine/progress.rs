@@ -311,7 +311,7 @@ impl<B: Backend> QpStream<B> {
     }
 
     /// Wakes every waiter in this process and its forked children: something changed.
-    pub(super) fn announce(&self) {
+    pub(crate) fn announce(&self) {
         self.ring.shared.mail.events.announce(|| self.resources.cq.wake_waiters());
     }
 }

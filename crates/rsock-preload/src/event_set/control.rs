@@ -294,6 +294,10 @@ impl State {
     }
 
     fn delete(&mut self, set: &'static EventSet, number: u32) -> io::Result<()> {
+        let handle = self.stream_of_member(number);
+        if let Some(StreamRef::Accelerated(stream)) = handle.as_ref().map(Handle::stream) {
+            stream.note_watch(false);
+        }
         let Some(member) = self.members.get_mut(number) else { return Ok(()) };
         match &member.ring {
             Some(ring) if ring.announced_by.is_any() => {

@@ -122,7 +122,7 @@ impl Conditions {
     pub const RING_DISCONNECTED: Self = Self(1 << 11);
     /// A thread sleeps for input where only the kernel can wake it.
     pub const KERNEL_ONLY_WAITER: Self = Self(1 << 12);
-    /// A writer is not to wait for room on the ring any longer, which is full: a spill.
+    /// The ring is full, and a writer is not to wait for it any longer: a spill.
     pub const SPILL_DUE: Self = Self(1 << 13);
     /// The end of the stream has not arrived on the ring within the time that it may take after the
     /// end of TCP.

@@ -38,6 +38,9 @@ impl Accelerated {
     /// peer on another host.
     pub(crate) fn new(socket: TcpStream, side: Option<accelerate::Side>, iomap_slots: u16) -> Self {
         let stream = AcceleratedStream::adopt_with(socket.as_fd(), side, iomap_slots).map(Arc::new);
+        if let Some(stream) = &stream {
+            stream.note_waits_for_room();
+        }
         Self { socket, stream, wakers: Arc::default() }
     }
 
@@ -94,11 +97,7 @@ impl Operations for Accelerated {
 
     fn try_send(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         match &self.stream {
-            Some(stream) => {
-                // A task that finds no room is woken when there is some.
-                stream.note_wait(true);
-                stream.send(self.socket.as_fd(), bufs, SendFlags::DONTWAIT)
-            }
+            Some(stream) => stream.send(self.socket.as_fd(), bufs, SendFlags::DONTWAIT),
             None => self.socket.try_write_vectored(bufs),
         }
     }

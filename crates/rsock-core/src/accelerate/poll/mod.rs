@@ -49,7 +49,7 @@ pub fn poll_since(
 ) -> io::Result<usize> {
     for entry in entries.iter() {
         if let Some(StreamRef::Accelerated(stream)) = entry.stream {
-            stream.note_wait(entry.events.intersects(OUTPUT));
+            stream.note_poll(entry.events.intersects(OUTPUT));
         }
     }
     let n = entries.len();

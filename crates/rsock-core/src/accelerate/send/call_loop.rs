@@ -30,10 +30,20 @@ pub(in crate::accelerate) trait Sends: EndsCalls {
     /// What a call does that found no room and must not wait. It has sent `sent` bytes before.
     fn when_full(&self, fd: BorrowedFd<'_>, blocked: &Blocked, sent: usize) -> WhenFull;
 
-    /// For a call that found no room, must not wait and has sent nothing: whether its next try may
-    /// have room elsewhere.
-    fn spills(&self, _blocked: &Blocked) -> bool {
+    /// For a call that found no room, must not wait and has sent nothing: whether it is to
+    /// [spill](Self::try_spill).
+    fn is_to_spill(&self, _blocked: &Blocked) -> bool {
         false
+    }
+
+    /// As [`Self::try_send`], but leaves a full ring for TCP.
+    fn try_spill(
+        &self,
+        call: &Call<'_>,
+        rest: &Rest<'_>,
+        flags: SendFlags,
+    ) -> Result<usize, Blocked> {
+        self.try_send(call, rest, flags)
     }
 
     /// Spins for a moment, if the stream does and if the last call that found no room waited: to
@@ -142,9 +152,13 @@ pub(in crate::accelerate) fn send<S: Sends>(
     let mut sent = 0;
     // Once between two sends, so that a peer cannot keep a call from its time limit.
     let mut may_spin = !flags.contains(SendFlags::DONTWAIT);
-    let mut may_spill = true;
+    let (mut may_spill, mut spills) = (!rest.is_begun, false);
     let error = loop {
-        let blocked = match stream.try_send(call, &rest, flags) {
+        let tried = match std::mem::take(&mut spills) {
+            true => stream.try_spill(call, &rest, flags),
+            false => stream.try_send(call, &rest, flags),
+        };
+        let blocked = match tried {
             Ok(n) => {
                 sent += n;
                 rest.advance(n);
@@ -154,7 +168,7 @@ pub(in crate::accelerate) fn send<S: Sends>(
                 if !waits.is_begun {
                     waits.note_first_bytes();
                 }
-                may_spin = true;
+                (may_spin, may_spill) = (true, false);
                 continue;
             }
             Err(Blocked::Error(e)) => break e,
@@ -172,7 +186,8 @@ pub(in crate::accelerate) fn send<S: Sends>(
             continue;
         }
         if !waits.may_wait(flags, || stream.is_nonblocking(fd)) {
-            if sent == 0 && std::mem::take(&mut may_spill) && stream.spills(&blocked) {
+            if std::mem::take(&mut may_spill) && stream.is_to_spill(&blocked) {
+                spills = true;
                 continue;
             }
             match stream.when_full(fd, &blocked, sent) {

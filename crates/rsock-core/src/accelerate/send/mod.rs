@@ -267,7 +267,20 @@ impl Sends for AcceleratedStream {
         {
             return Ok(rest.len);
         }
-        self.try_send_by_switch(call, rest, flags)
+        self.try_send_by_switch(call, rest, flags, false)
+    }
+
+    fn is_to_spill(&self, blocked: &Blocked) -> bool {
+        self.is_to_spill(blocked)
+    }
+
+    fn try_spill(
+        &self,
+        call: &Call<'_>,
+        rest: &Rest<'_>,
+        flags: SendFlags,
+    ) -> Result<usize, Blocked> {
+        self.try_send_by_switch(call, rest, flags, true)
     }
 
     fn when_full(&self, fd: BorrowedFd<'_>, blocked: &Blocked, sent: usize) -> WhenFull {
@@ -276,13 +289,8 @@ impl Sends for AcceleratedStream {
         if matches!(blocked, Blocked::Leaving(_)) && self.has(FLAG_PINNED) && sent == 0 {
             return WhenFull::Wait;
         }
-        self.note_told(fd, blocked);
-        self.dirs.shared.0.full_sends.fetch_add(1, Ordering::Relaxed);
+        self.note_told(fd, blocked, sent != 0);
         WhenFull::Return
-    }
-
-    fn spills(&self, blocked: &Blocked) -> bool {
-        self.spills(blocked)
     }
 
     #[inline]

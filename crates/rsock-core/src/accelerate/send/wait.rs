@@ -7,9 +7,11 @@ use crate::accelerate::receive::sleep_with_bell;
 use crate::accelerate::send::Blocked;
 use crate::engine::Wake;
 use crate::interrupt::{Section, Watch};
+use crate::sys;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::io;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl AcceleratedStream {
@@ -39,13 +41,22 @@ impl AcceleratedStream {
         }
     }
 
-    /// Notes that the program is told that there is no room.
-    pub(super) fn note_told(&self, fd: BorrowedFd<'_>, blocked: &Blocked) {
+    /// Notes that the program is told that there is no room, or none for the rest.
+    pub(super) fn note_told(&self, fd: BorrowedFd<'_>, blocked: &Blocked, has_sent: bool) {
         let _section = Section::enter();
         let mut tx = self.dirs.tx.0.lock();
-        tx.full_sends.note_told();
-        if let (Blocked::Ring(_), Some(path)) = (blocked, self.path()) {
+        tx.full_sends.note_told(sys::now(), has_sent);
+        let ring = self.path().filter(|_| matches!(blocked, Blocked::Ring(_)));
+        if let Some(path) = ring {
             check_peer(fd, &mut tx, path);
+        }
+        drop(tx);
+        self.dirs.shared.0.full_sends.fetch_add(1, Ordering::Release);
+        // An epoll set looks at an edge only where something has happened since its last look. The
+        // next look sees that the ring is full, so that it is given up in time, or, if another
+        // thread has looked meanwhile, that there is room again.
+        if let Some(path) = ring.filter(|_| self.watched_by().is_some()) {
+            path.announce();
         }
     }
 }

@@ -19,12 +19,14 @@ use rustix::net::SendFlags;
 use std::io::IoSlice;
 
 impl AcceleratedStream {
-    /// As [`Sends::try_send`](super::Sends::try_send), by what the switch answers.
+    /// As [`Sends::try_send`](super::Sends::try_send), by what the switch answers. Leaves a full
+    /// ring if the call `spills`.
     pub(super) fn try_send_by_switch(
         &self,
         call: &Call<'_>,
         rest: &Rest<'_>,
         flags: SendFlags,
+        spills: bool,
     ) -> Result<usize, Blocked> {
         let _section = Section::enter();
         let mut tx = self.dirs.tx.0.lock();
@@ -52,7 +54,7 @@ impl AcceleratedStream {
             }
         }
         let mark = path.map_or(0, |path| path.mark());
-        let mut subject = Subject::new(fd, path);
+        let mut subject = Subject { spills, ..Subject::new(fd, path) };
         subject.call = subject.call.with_if(FlagConditions::SOCKET_CHECK_DUE, is_due);
         let mut seen = self.begin(&*tx, &subject);
         loop {
@@ -67,7 +69,6 @@ impl AcceleratedStream {
                 ) {
                     Ok(n) => {
                         tx.switch.took_tcp(n as u64);
-                        tx.full_sends.note_sent();
                         self.count_bytes(Direction::Send, metrics::Transport::Tcp, n);
                         return Ok(n);
                     }
@@ -114,7 +115,6 @@ impl AcceleratedStream {
 
     pub(super) fn sent_on_ring(&self, path: &Path, tx: &mut Sending, n: usize) {
         tx.full_since = None;
-        tx.full_sends.note_sent();
         tx.sent_at = tx.socket_checked_at;
         tx.switch.took_ring(n as u64);
         self.count_bytes(Direction::Send, path.kind(), n);

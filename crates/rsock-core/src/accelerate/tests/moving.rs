@@ -138,7 +138,7 @@ fn a_call_that_must_not_wait_finds_room_as_on_tcp_at_once() {
     watchdog(|| {
         for (len, asks_for_room) in [(13, false), (13, true), (20_000, false), (20_000, true)] {
             let (a, b) = connect_on_ring();
-            a.stream.note_wait(asks_for_room);
+            a.stream.note_poll(asks_for_room);
             // Less than TCP takes.
             let data = pattern(0, 1 << 20);
             let mut at = 0;

@@ -164,7 +164,7 @@ impl State {
         announced_by: AnnouncedBy,
     ) -> Option<()> {
         let asked = Events::from_bits(self.members.get(number)?.events);
-        note_wait(self.stream_of_member(number).as_ref(), asked);
+        note_room_asked(self.stream_of_member(number).as_ref(), asked.bits());
         let asks_socket = before.has_kernel_news || announced_by.is_unwatched();
         let mut news = NewsCounter::new(before);
         let now = news.count(before, false).now;
@@ -224,7 +224,7 @@ impl State {
         let handle = self.stream_of_member(number);
         let Some((now, _)) = self.state_of(number, handle.as_ref()) else { return };
         let Some(member) = self.members.get_mut(number) else { return };
-        note_wait(handle.as_ref(), Events::from_bits(member.events));
+        note_room_asked(handle.as_ref(), member.events);
         if let Some(ring) = &mut member.ring {
             ring.watch = Watch::new(Events::from_bits(member.events), &now);
             ring.counted = None;
@@ -233,9 +233,9 @@ impl State {
     }
 }
 
-/// Tells a member's stream which events the program waits for.
-fn note_wait(handle: Option<&Handle>, asked: Events) {
+/// Tells a stream whether its watch asks for room: see `AcceleratedStream::note_watch`.
+fn note_room_asked(handle: Option<&Handle>, events: u32) {
     if let Some(StreamRef::Accelerated(stream)) = handle.map(Handle::stream) {
-        stream.note_wait(asked.has(Events::OUTPUT));
+        stream.note_watch(Events::from_bits(events).has(Events::OUTPUT));
     }
 }
